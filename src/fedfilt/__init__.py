@@ -1,0 +1,57 @@
+"""Personalised federated learning over the graph of a building's devices (GFIoTL / G-Fedfilt).
+
+>>> import fedfilt
+>>> graph = fedfilt.Graph.paper()
+>>> graph.count
+20
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedfilt import aggregators, filters
+    from fedfilt.building import Building
+    from fedfilt.graph import Graph
+    from fedfilt.mixing import Strength, mix, mixing_matrix, strength
+    from fedfilt.rounds import Updates
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
+_HOMES = {
+    "Building": "building",
+    "Graph": "graph",
+    "Strength": "mixing",
+    "Updates": "rounds",
+    "aggregators": "",
+    "filters": "",
+    "mix": "mixing",
+    "mixing_matrix": "mixing",
+    "strength": "mixing",
+}
+
+__all__ = [
+    "Building",
+    "Graph",
+    "Strength",
+    "Updates",
+    "aggregators",
+    "filters",
+    "mix",
+    "mixing_matrix",
+    "strength",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedfilt' has no attribute {name!r}")
+    home = _HOMES[name]
+    value = getattr(import_module(f"fedfilt.{home}"), name) if home else import_module(f"fedfilt.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

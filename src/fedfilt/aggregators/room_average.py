@@ -1,0 +1,34 @@
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt.checks import Array
+from fedfilt.graph import Graph
+from fedfilt.rounds import Updates
+
+
+@dataclass(frozen=True)
+class RoomAverage:
+    """One model per room: FedAvg among the devices of each room. A room in which nobody is present stays as it is.
+
+    >>> import numpy as np
+    >>> updates = Updates(rows=np.array([[1.0], [3.0], [9.0]]), weights=np.ones(3))
+    >>> RoomAverage()(np.zeros((3, 1)), updates, Graph.from_rooms(["a", "a", "b"]))
+    array([[2.],
+           [2.],
+           [9.]])
+    """
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        if graph.rooms is None:
+            raise ValueError(
+                "room_average needs a graph with rooms, got one without; use Graph.from_rooms or rooms=..."
+            )
+        result = models.copy()
+        for room in np.unique(graph.rooms):
+            members = np.flatnonzero(graph.rooms == room)
+            weights = updates.weights[members]
+            if weights.any():
+                shares = (weights / weights.sum()).astype(models.dtype)
+                result[members] = shares @ (models[members] + updates.rows[members])
+        return result

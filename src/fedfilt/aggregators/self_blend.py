@@ -1,0 +1,26 @@
+from dataclasses import dataclass
+
+from fedfilt.aggregators.fedavg import FedAvg
+from fedfilt.checks import Array, check_number
+from fedfilt.graph import Graph
+from fedfilt.rounds import Updates
+
+
+@dataclass(frozen=True)
+class SelfBlend:
+    """A blend without any graph: own · (own trained model) + (1 - own) · (mean of all trained models).
+
+    >>> import numpy as np
+    >>> updates = Updates(rows=np.array([[0.0], [10.0]]), weights=np.ones(2))
+    >>> SelfBlend(own=0.2)(np.zeros((2, 1)), updates, Graph.from_edges(2, []))
+    array([[4.],
+           [6.]])
+    """
+
+    own: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_number("own", self.own, low=0, high=1)
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        return self.own * (models + updates.rows) + (1 - self.own) * FedAvg()(models, updates, graph)

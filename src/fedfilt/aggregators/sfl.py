@@ -1,0 +1,40 @@
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedfilt.checks import Array, check_count
+from fedfilt.graph import Graph
+from fedfilt.rounds import Updates
+
+
+@dataclass(frozen=True)
+class SFL:
+    """SFL's graph convolution Â^k of the trained models: k times the mean over a device and its neighbours.
+
+    Â is A + I with rows scaled to sum 1, links weighted by the samples behind them. A device with nobody present around
+    it keeps its own.
+
+    >>> import numpy as np
+    >>> updates = Updates(rows=np.array([[0.0], [6.0], [0.0]]), weights=np.ones(3))
+    >>> SFL(hops=1)(np.zeros((3, 1)), updates, Graph.from_edges(3, [(0, 1), (1, 2)]))
+    array([[3.],
+           [2.],
+           [3.]])
+    """
+
+    hops: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("hops", self.hops)
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        links = (graph.adjacency + sp.eye_array(graph.count)) @ sp.diags_array(updates.weights)
+        total = np.asarray(links.sum(axis=1)).ravel()
+        alone = total == 0
+        average = sp.diags_array(1 / np.where(alone, 1, total)) @ links + sp.diags_array(alone.astype(float))
+        average = average.tocsr().astype(models.dtype)
+        result = models + updates.rows
+        for _ in range(self.hops):
+            result = average @ result
+        return result

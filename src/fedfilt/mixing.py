@@ -1,0 +1,150 @@
+"""Mix the models of all devices with a filter on their graph: the paper's aggregation, weighted by samples.
+
+With N = diag(n_i / mean n) and N^-½ L N^-½ = V Λ Vᵀ the mixing matrix of a response h is
+W = N^-½ V h(Λ) Vᵀ N^½; for the paper's h(λ) = 1 / (1 + μλ) that is W = (N + μL)⁻¹ N. Its rows sum to 1 and it keeps
+the n-weighted mean of every connected component.
+"""
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedfilt import solvers
+from fedfilt.checks import Array, Response, check_signal, check_weights
+from fedfilt.graph import SPECTRUM_LIMIT, Graph
+
+DENSE_LIMIT = 512  # devices up to which the mixing matrix is held: above, a sparse solve costs less
+
+
+def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, out: Array | None = None) -> Array:
+    """Filter a (K, B) signal: every row becomes its device's mixture of all rows, W @ signal.
+
+    `weights` are the devices' sample counts (equal if not given); a device with weight 0 contributes nothing, but
+    relays and receives. The result has the dtype of the signal, float32 or float64; `out` (which may be the signal
+    itself) saves memory. On large graphs sparse solves and series are accurate to about 1e-6 (float32).
+
+    >>> from fedfilt.filters import Tikhonov
+    >>> graph = Graph.from_edges(2, [(0, 1)])
+    >>> mix(graph, Tikhonov(mu=1.0), np.array([[0.0], [3.0]]))
+    array([[1.],
+           [2.]])
+    """
+    check_signal("signal", signal, graph.count)
+    if out is None:
+        out = np.empty(signal.shape, signal.dtype)
+    elif out.shape != signal.shape or out.dtype != signal.dtype:
+        raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {out.dtype} of {out.shape}")
+    apply = _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)
+    width = max(8, min(256, 2**21 // graph.count))  # columns at a time: a block stays in the cache
+    if graph.count <= DENSE_LIMIT:
+        width = 4096
+    for start in range(0, signal.shape[1], width):
+        columns = slice(start, start + width)
+        out[:, columns] = apply(signal[:, columns])
+    return out
+
+
+def mixing_matrix(graph: Graph, response: Response, weights: Any = None) -> Array:
+    """The (K, K) float64 matrix W with mix(graph, response, x, weights) = W @ x.
+
+    >>> from fedfilt.filters import Tikhonov
+    >>> mixing_matrix(Graph.from_edges(2, [(0, 1)]), Tikhonov(mu=1.0)).round(3)
+    array([[0.667, 0.333],
+           [0.333, 0.667]])
+    """
+    if graph.count > SPECTRUM_LIMIT:
+        raise ValueError(
+            f"graph must have at most {SPECTRUM_LIMIT} devices for its (K, K) mixing matrix, got {graph.count}; "
+            "mix() needs no such matrix"
+        )
+    mass, stiffness = graph.pencil(_checked_weights(graph, weights))
+    matrix = np.zeros((graph.count, graph.count))
+    for nodes in graph.members():  # one component at a time: what is not connected stays exactly zero
+        block = stiffness[nodes][:, nodes].toarray()
+        matrix[np.ix_(nodes, nodes)] = solvers.dense_matrix(block, mass[nodes], response)
+    return matrix
+
+
+class Strength(NamedTuple):
+    """How strongly a filter mixes on a graph, averaged over devices; str() says it in words."""
+
+    self_weight: float  # share of its own model that a device keeps: mean of W_ii
+    neighbours: float  # how many others it learns from: mean of 1 / Σ_j W_ij² - 1
+
+    def __str__(self) -> str:
+        return (
+            f"a device keeps {self.self_weight:.0%} of its own model and learns from "
+            f"about {self.neighbours:.1f} other devices"
+        )
+
+
+def strength(graph: Graph, response: Response, sample: int = 256) -> Strength:
+    """Mean self-weight and effective number of neighbours; graphs beyond the dense limit are sampled.
+
+    >>> from fedfilt.filters import Tikhonov
+    >>> print(strength(Graph.paper(), Tikhonov(mu=1.0)))
+    a device keeps 30% of its own model and learns from about 6.5 other devices
+    """
+    if graph.count <= DENSE_LIMIT:
+        rows, devices = mixing_matrix(graph, response), np.arange(graph.count)
+    else:
+        devices = np.random.default_rng(0).choice(graph.count, min(sample, graph.count), replace=False)
+        units = np.zeros((graph.count, len(devices)))
+        units[devices, np.arange(len(devices))] = 1
+        mass = graph.pencil(np.ones(graph.count))[0]
+        # M W is symmetric, so a row of W is its column, weighted
+        rows = (mix(graph, response, units) * mass[:, None] / mass[devices]).T
+    own = rows[np.arange(len(devices)), devices]
+    return Strength(float(own.mean()), float((1 / (rows**2).sum(axis=1)).mean() - 1))
+
+
+def _checked_weights(graph: Graph, weights: Any) -> Array:
+    checked = check_weights("weights", weights, graph.count)
+    empty = np.bincount(graph.components, weights=checked) == 0
+    if empty.any():
+        devices = np.flatnonzero(empty[graph.components])
+        raise ValueError(
+            f"weights must not be all zero in a connected component, got zeros for devices {devices[:10].tolist()}"
+            f"{' ...' if len(devices) > 10 else ''}"
+        )
+    return checked
+
+
+def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> solvers.Apply:
+    """The filter made ready for this graph and these weights; the last few are kept for the next rounds."""
+    try:
+        hash(response)
+    except TypeError:
+        return _prepare.__wrapped__(graph, response, weights.tobytes(), dtype)
+    return _prepare(graph, response, weights.tobytes(), dtype)
+
+
+@lru_cache(maxsize=4)
+def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> solvers.Apply:
+    mass, stiffness = graph.pencil(np.frombuffer(weights))
+    if graph.count <= DENSE_LIMIT:
+        matrix = mixing_matrix(graph, response, np.frombuffer(weights)).astype(dtype)
+        if (matrix == np.eye(graph.count)).all():
+            return lambda block: block
+        method: solvers.Apply = partial(np.matmul, matrix)
+    else:
+        method = solvers.sparse_method(stiffness, mass, response, dtype)
+    if graph.laplacian_kind == "symmetric":
+        return method  # its lowest mode is not constant
+
+    # The weighted mean of a component passes with gain h(0). Taking it out first keeps it exact where W is rounded
+    # or nearly singular (large μ): only deviations from the mean go through the solver.
+    shares = mass / np.bincount(graph.components, weights=mass)[graph.components]
+    average = sp.csr_array((shares, (graph.components, np.arange(graph.count))))
+    gain = solvers.respond(response, np.zeros(1))[0]
+
+    def apply(block: Array) -> Array:
+        means = (average @ block.astype(np.float64, copy=False)).astype(dtype)
+        rest = method(block - means[graph.components])
+        rest -= (average @ rest.astype(np.float64, copy=False)).astype(dtype)[graph.components]
+        rest += dtype(gain) * means[graph.components]
+        return rest
+
+    return apply

@@ -1,0 +1,48 @@
+"""Find the parts of an experiment by name: the file's name in its folder is the part's name.
+
+`find("filters", "tikhonov")` is the class in `fedfilt/filters/tikhonov.py`; `find("filters", "my.module:Mine")`
+is code outside the package.
+
+>>> from fedfilt.parts import find, names
+>>> "tikhonov" in names("filters")
+True
+>>> find("filters", "tikhonov")(mu=2.0)
+Tikhonov(mu=2.0)
+"""
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+from fedfilt.checks import check_choice
+
+
+def names(kind: str) -> list[str]:
+    """Names of all parts of a kind ("filters", "aggregators", ...): the files in its folder."""
+    package = import_module(f"fedfilt.{kind}")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+
+
+def find(kind: str, name: str) -> Any:
+    """Return the class called `name`: a file of the folder `kind`, or `module:Class` from anywhere."""
+    if ":" in name:
+        module_name, _, attribute = name.partition(":")
+        try:
+            return getattr(import_module(module_name), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"cannot load {name!r} for {kind}: {error}") from error
+    check_choice(f"name in {kind}", name, names(kind))
+    module = import_module(f"fedfilt.{kind}.{name}")
+    classes = [
+        value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and not key.startswith("_")
+    ]
+    if len(classes) != 1:
+        raise ValueError(f"{module.__name__} must define exactly one public class, found {len(classes)}")
+    return classes[0]
+
+
+def classes(kind: str) -> dict[str, Any]:
+    """All classes of a kind by class name, as `fedfilt.filters.Tikhonov` needs them."""
+    return {part.__name__: part for part in (find(kind, name) for name in names(kind))}
