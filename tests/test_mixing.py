@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import scipy.linalg
-from conftest import graphs, strengths, weighted_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import graphs, strengths, weighted_graphs
 from fedfilt import Graph, mix, mixing, mixing_matrix, solvers, strength
 from fedfilt.filters import AllPass, Floor, Heat, Ideal, Tikhonov
 

@@ -14,6 +14,7 @@ from fedfilt.checks import Array, check_choice, check_count, check_number, check
 
 KINDS = ("combinatorial", "random_walk", "symmetric")
 SPECTRUM_LIMIT = 5_000  # devices; all modes of 5,000 devices take 200 MB and about half a minute
+BLOCK = 20_000_000  # distances held at once when features are compared
 
 # The 20-device graph of the paper's experiments: four rooms of five, seven links between rooms.
 PAPER_EDGES = (
@@ -414,7 +415,7 @@ def _nearest_rows(rows: Array, k: int) -> Array:
     count = len(rows)
     squared = (rows**2).sum(axis=1)
     found = np.empty((count, k), dtype=np.int64)
-    block = max(1, 20_000_000 // count)
+    block = max(1, BLOCK // count)
     for start in range(0, count, block):
         part = slice(start, min(start + block, count))
         distance = squared[part, None] + squared[None] - 2 * rows[part] @ rows.T

@@ -5,6 +5,7 @@ W = N^-½ V h(Λ) Vᵀ N^½; for the paper's h(λ) = 1 / (1 + μλ) that is W = 
 the n-weighted mean of every connected component.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -37,13 +38,28 @@ def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, ou
     elif out.shape != signal.shape or out.dtype != signal.dtype:
         raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {out.dtype} of {out.shape}")
     apply = _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)
-    width = max(8, min(256, 2**21 // graph.count))  # columns at a time: a block stays in the cache
     if graph.count <= DENSE_LIMIT:
-        width = 4096
-    for start in range(0, signal.shape[1], width):
-        columns = slice(start, start + width)
-        out[:, columns] = apply(signal[:, columns])
+        for start in range(0, signal.shape[1], 4096):
+            columns = slice(start, start + 4096)
+            out[:, columns] = apply(signal[:, columns])
+        return out
+    width = max(8, min(64, 800_000 // graph.count))
+    for start in range(0, signal.shape[1], 2 * width):
+        # Two blocks of columns at a time, column by column in memory; apply() sees blocks that fit the cache.
+        columns = slice(start, min(start + 2 * width, signal.shape[1]))
+        wide = np.empty((graph.count, columns.stop - start), signal.dtype, order="F")
+        for rows in _tiles(graph.count):
+            wide[rows] = signal[rows, columns]
+        for narrow in (slice(0, width), slice(width, 2 * width)):
+            wide[:, narrow] = apply(wide[:, narrow])
+        for rows in _tiles(graph.count):
+            out[rows, columns] = wide[rows]
     return out
+
+
+def _tiles(count: int, size: int = 256) -> Iterator[slice]:
+    """Rows in groups small enough that turning a block of them from row order to column order stays in the cache."""
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def mixing_matrix(graph: Graph, response: Response, weights: Any = None) -> Array:
@@ -123,28 +139,32 @@ def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> s
 
 @lru_cache(maxsize=4)
 def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> solvers.Apply:
-    mass, stiffness = graph.pencil(np.frombuffer(weights))
     if graph.count <= DENSE_LIMIT:
-        matrix = mixing_matrix(graph, response, np.frombuffer(weights)).astype(dtype)
-        if (matrix == np.eye(graph.count)).all():
-            return lambda block: block
-        method: solvers.Apply = partial(np.matmul, matrix)
-    else:
-        method = solvers.sparse_method(stiffness, mass, response, dtype)
+        exact = mixing_matrix(graph, response, np.frombuffer(weights))
+        matrix = exact.astype(dtype)
+        # Rounding must not change what a row sums to: over many rounds models would grow or shrink.
+        loss = exact.sum(axis=1) - matrix.sum(axis=1, dtype=np.float64)
+        matrix[np.arange(graph.count), matrix.argmax(axis=1)] += loss.astype(dtype)
+        return partial(np.matmul, matrix)
+    mass, stiffness = graph.pencil(np.frombuffer(weights))
+    method = solvers.sparse_method(stiffness, mass, response, dtype)
     if graph.laplacian_kind == "symmetric":
         return method  # its lowest mode is not constant
 
-    # The weighted mean of a component passes with gain h(0). Taking it out first keeps it exact where W is rounded
-    # or nearly singular (large μ): only deviations from the mean go through the solver.
+    # The weighted mean of a component passes with gain h(0). Taking it out first keeps it exact where the system is
+    # nearly singular (large μ): only deviations from the mean go through the solver.
     shares = mass / np.bincount(graph.components, weights=mass)[graph.components]
-    average = sp.csr_array((shares, (graph.components, np.arange(graph.count))))
+    members = sp.csr_array((shares, (np.arange(graph.count), graph.components)))  # (K, components)
     gain = solvers.respond(response, np.zeros(1))[0]
 
+    def means(block: Array) -> Array:
+        average = block.T.astype(np.float64, copy=False) @ members
+        return average.astype(dtype).T[graph.components]
+
     def apply(block: Array) -> Array:
-        means = (average @ block.astype(np.float64, copy=False)).astype(dtype)
-        rest = method(block - means[graph.components])
-        rest -= (average @ rest.astype(np.float64, copy=False)).astype(dtype)[graph.components]
-        rest += dtype(gain) * means[graph.components]
+        mean = means(block)
+        rest = method(block - mean)
+        rest += dtype(gain) * mean - means(rest)
         return rest
 
     return apply

@@ -1,0 +1,35 @@
+# Every target sets itself up: a virtual environment in .venv with the pinned versions of constraints.txt.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test bench clean
+
+demo: .venv/installed
+	$(BIN)/python examples/filtering.py demo
+
+test: .venv/tested
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n auto
+
+bench: .venv/benched
+	$(BIN)/python benchmarks/mix.py
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) setuptools
+	$(PIP) --no-build-isolation --editable .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(PIP) --no-build-isolation --editable ".[test]"
+	touch $@
+
+.venv/benched: .venv/installed
+	$(PIP) --no-build-isolation --editable ".[bench]"
+	touch $@
+
+clean:
+	rm -rf .venv build demo
