@@ -98,7 +98,8 @@ def test_a_new_filter_is_one_file(tmp_path):
     used = run(
         "-c",
         "import fedfilt, numpy as np; from fedfilt import parts; f = parts.find('filters', 'butterworth')();"
-        "print(fedfilt.filters.Butterworth.__name__, fedfilt.mix(fedfilt.Graph.paper(), f, np.ones((20, 1))).sum().round())",
+        "mixed = fedfilt.mix(fedfilt.Graph.paper(), f, np.ones((20, 1)));"
+        "print(fedfilt.filters.Butterworth.__name__, mixed.sum().round())",
         env=environment,
     )
     assert used.stdout.startswith("Butterworth 20"), used.stderr
