@@ -9,4 +9,4 @@ samples = [450, 450, 100, 0, 300]  # a device without samples still relays and r
 
 for mu in (0, 1, 1e4):  # purely personal ... one shared model
     mixed = fedfilt.mix(graph, Tikhonov(mu), models, weights=samples)
-    print(f"mu = {mu:g}: {fedfilt.strength(graph, Tikhonov(mu))}; spread {mixed.std(axis=0).mean():.3f}")
+    print(f"mu = {mu:g}: {fedfilt.strength(graph, Tikhonov(mu), samples)}; spread {mixed.std(axis=0).mean():.3f}")

@@ -30,6 +30,7 @@ def test_counts_follow_the_conditional_distribution():
 
 
 def test_counts_can_be_far_from_the_mean():
+    assert Building.generate(rooms=600, devices=2400, seed=0).count == 2400
     assert Building.generate(rooms=200, devices=801, seed=0).count == 801
 
 
@@ -56,7 +57,8 @@ def test_from_csv_and_toml(tmp_path):
         '[[devices]]\nname = "watch"\nroom = "attic"\nposition = [3, 4, 6]\n'
         '[[devices]]\nname = "phone"\nroom = "hall"\nposition = [0, 0, 1]\n'
     )
-    for name in ("home.csv", "home.toml"):
+    (tmp_path / "excel.csv").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "home.csv").read_bytes())
+    for name in ("home.csv", "excel.csv", "home.toml"):
         building = Building.from_table(tmp_path / name)
         assert building.names == ("tv", "watch", "phone")
         assert building.room_names == ("hall", "attic")

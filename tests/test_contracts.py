@@ -102,6 +102,24 @@ def test_float32_in_float32_out_and_inputs_untouched(name):
 
 
 @each("aggregators")
+def test_what_does_not_belong_together_is_refused(name):
+    rule, graph = build("aggregators", name), Graph.paper()
+    models, updates = a_round()
+    for bad, message in [
+        ((models[:19], updates), "models must have shape"),
+        ((models.astype(int), updates), "models must be a NumPy array of float32"),
+        ((models, updates._replace(rows=updates.rows[0])), "updates.rows must have shape"),
+        ((models, updates._replace(rows=updates.rows.astype(float))), "updates.rows must be float32"),
+        ((models, updates._replace(weights=updates.weights[:5])), "updates.weights must have shape"),
+        ((models, updates._replace(weights=updates.weights * np.nan)), "updates.weights must be finite"),
+        ((models, updates._replace(weights=-updates.weights)), "updates.weights must be finite and >= 0"),
+        ((models, updates._replace(weights=updates.weights.tolist())), "updates.weights must be a NumPy array"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            rule(*bad, graph)
+
+
+@each("aggregators")
 def test_nobody_present_changes_nothing(name):
     rule = build("aggregators", name)
     models, updates = a_round()

@@ -131,6 +131,11 @@ def test_subgraph_keeps_rooms_positions_and_order():
     assert graph.subgraph(np.array([True, False] * 3)).count == 3
 
 
+def test_rounding_is_not_asymmetry():
+    graph = Graph.from_adjacency([[0, 0.1 + 0.2], [0.3, 0]])
+    assert graph.adjacency[0, 1] == graph.adjacency[1, 0]
+
+
 def test_a_graph_cannot_be_changed():
     mine = np.array([[0.0, 1.0], [1.0, 0.0]])
     graph = Graph.from_adjacency(mine)
@@ -164,7 +169,12 @@ LINE = [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
         (lambda: Graph.from_edges(3, [(0, 1)], [-1]), "weights must be finite and >= 0"),
         (lambda: Graph.from_edges(0, []), "count must be a whole number >= 1"),
         (lambda: Graph.from_rooms([]), "rooms must be"),
-        (lambda: Graph.from_rooms(["a", "b"], links=[(0, 2)]), "edges must name devices"),
+        (lambda: Graph.from_rooms(["a", "b"], links=[(0, 2)]), "links must name devices"),
+        (lambda: Graph.from_rooms([None, "a"]), "rooms must be a list with one name or number per device"),
+        (lambda: Graph.from_edges(3, 5), "edges must be pairs"),
+        (lambda: Graph.from_adjacency([["0", "1"], ["1", "0"]]), "adjacency must be a square matrix of numbers"),
+        (lambda: Graph.from_adjacency(np.array([[0, 1j], [1j, 0]])), "adjacency must be a square matrix of numbers"),
+        (lambda: Graph.from_networkx("g"), "g must be a plain undirected"),
         (lambda: Graph.within_distance([[0, 0], [0, np.inf]], 1), "positions must be finite.*row 1"),
         (lambda: Graph.within_distance([1, 2, 3], 1), "positions must have shape"),
         (lambda: Graph.within_distance([[0], [1]], -1), "reach must be a finite number >= 0"),

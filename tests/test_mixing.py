@@ -222,7 +222,7 @@ def test_large_mu_on_large_graphs_keeps_constants_and_means(kind, mu):
 
 def test_only_expanders_are_taken_to_fill_in():
     for kind, fills in [("plane", False), ("space", False), ("components", False), ("expander", True)]:
-        assert solvers.fills_in(large_graph(kind).laplacian) is fills, kind
+        assert solvers.fills_in(large_graph(kind)) is fills, kind
 
 
 def test_the_frequency_bound_is_safe():
@@ -268,6 +268,123 @@ def test_any_callable_is_a_filter():
     np.testing.assert_allclose(mix(graph, Unhashable(), signal), twice)
 
 
+# --- hard cases ---------------------------------------------------------------------------------------------------
+
+
+def path(count, **options):
+    return Graph.from_edges(count, [(i, i + 1) for i in range(count - 1)], **options)
+
+
+@pytest.mark.parametrize("count", [6, 300, 600])
+@pytest.mark.parametrize("mu", [1.0, 4e3, 1e9])
+def test_very_uneven_weights_keep_rows_and_means(count, mu):
+    weights = 10 ** np.random.default_rng(0).uniform(-6, 6, count)
+    signal = np.random.default_rng(1).standard_normal((count, 3))
+    graph = path(count)
+    ones = np.ones((count, 1))
+    for response, allowed in ((Tikhonov(mu), 1e-11), (Floor(mu, 0.2), 1e-11)):
+        np.testing.assert_allclose(mix(graph, response, ones, weights), ones, atol=allowed)
+        kept = np.average(mix(graph, response, signal, weights), axis=0, weights=weights)
+        np.testing.assert_allclose(kept, np.average(signal, axis=0, weights=weights), atol=allowed)
+    np.testing.assert_allclose(mixing_matrix(path(6), Heat(1.0), [1e-6, 1e6] * 3).sum(axis=1), 1, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_component_with_few_samples_does_not_make_the_system_singular(dtype):
+    graph = Graph.from_edges(600, [(i, i + 1) for i in range(597)] + [(598, 599)])
+    weights = np.full(600, 1e6)
+    weights[-2:] = 1
+    signal = np.random.default_rng(0).standard_normal((600, 2)).astype(dtype)
+    for mu in (1e3, 1e12):
+        result = mix(graph, Tikhonov(mu), signal, weights)
+        np.testing.assert_allclose(result[-2:], signal[-2:].mean(axis=0, keepdims=True).repeat(2, axis=0), atol=1e-5)
+
+
+def test_long_paths_reach_the_average_as_mu_grows():
+    count = 20_000
+    mode = np.cos(np.pi * (np.arange(count) + 0.5) / count)[:, None]  # an eigenvector: the answer is known
+    frequency = 4 * np.sin(np.pi / 2 / count) ** 2
+    for mu in (1e4, 1e9, 1e12, 1e15):
+        for dtype, allowed in ((np.float64, 1e-6), (np.float32, 1e-4)):
+            result = mix(path(count), Tikhonov(mu), mode.astype(dtype))
+            assert abs(result).max() == pytest.approx(abs(mode).max() / (1 + mu * frequency), rel=allowed, abs=1e-9)
+
+
+def test_a_weak_link_lets_through_what_it_should():
+    edges = [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5), (2, 3)]
+    graph = Graph.from_edges(6, edges, weights=[1] * 6 + [1e-15])
+    matrix = mixing_matrix(graph, Tikhonov(1e15), [1, 2, 3, 4, 5, 6])
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
+    assert matrix[0, 5] > 0.01
+
+
+def test_a_system_too_hard_for_conjugate_gradients_is_factored():
+    nx = pytest.importorskip("networkx")
+    edges = Graph.from_networkx(nx.random_regular_graph(4, 1000, seed=0)).edges
+    graph = Graph.from_edges(1000, edges, weights=10 ** np.random.default_rng(0).uniform(-6, 6, len(edges)))
+    assert solvers.fills_in(graph)
+    signal = np.random.default_rng(1).standard_normal((1000, 2))
+    expected = mixing_matrix(graph, Tikhonov(1000.0)) @ signal
+    np.testing.assert_allclose(mix(graph, Tikhonov(1000.0), signal), expected, atol=1e-6)
+
+
+def test_several_expanders_fill_in_too():
+    nx = pytest.importorskip("networkx")
+    parts = [nx.random_regular_graph(6, 700, seed=i) for i in range(3)]
+    assert solvers.fills_in(Graph.from_networkx(nx.disjoint_union_all(parts)))
+
+
+def test_a_response_too_narrow_to_see_is_refused():
+    weights = np.ones(600)
+    weights[0] = 1e-12
+    with pytest.raises(ValueError, match="response is too steep"):
+        mix(path(600), lambda f: 0.3 + 0.7 * np.exp(-f), np.ones((600, 1)), weights)
+
+
+def test_heat_on_large_graphs_with_uneven_counts():
+    graph = large_graph("plane")
+    weights = np.random.default_rng(0).integers(1, 1000, graph.count)
+    for dtype, allowed in ((np.float32, 3e-6), (np.float64, 1e-10)):
+        signal = np.random.default_rng(1).standard_normal((graph.count, 2)).astype(dtype)
+        expected = mixing_matrix(graph, Heat(3.0), weights) @ signal
+        np.testing.assert_allclose(mix(graph, Heat(3.0), signal, weights), expected, atol=allowed)
+
+
+def test_an_ideal_filter_below_all_frequencies_is_the_mean_at_any_size():
+    signal = np.random.default_rng(0).standard_normal((600, 2))
+    np.testing.assert_allclose(mix(path(600), Ideal(0.0), signal), np.tile(signal.mean(axis=0), (600, 1)), atol=1e-12)
+
+
+def test_a_callable_that_changes_is_not_taken_from_memory():
+    mu = 1.0
+
+    def response(frequencies):
+        return 1 / (1 + mu * frequencies)
+
+    signal = np.random.default_rng(0).standard_normal((20, 2))
+    first = mix(Graph.paper(), response, signal)
+    mu = 100.0
+    np.testing.assert_allclose(mix(Graph.paper(), response, signal), mix(Graph.paper(), Tikhonov(100.0), signal))
+    assert not np.allclose(first, mix(Graph.paper(), response, signal))
+
+
+def test_out_may_overlap_the_signal():
+    buffer = np.random.default_rng(0).standard_normal((600, 220))
+    expected = buffer[:, :200].copy()
+    mix(Graph.from_edges(600, []), Tikhonov(1.0), buffer[:, :200], out=buffer[:, 20:])
+    np.testing.assert_allclose(buffer[:, 20:], expected)
+
+
+def test_large_symmetric_laplacian():
+    star = Graph.from_edges(600, [(0, i) for i in range(1, 600)]).with_laplacian("symmetric")
+    signal = np.random.default_rng(0).standard_normal((600, 2))
+    expected = mixing_matrix(star, Tikhonov(4000.0)) @ signal
+    np.testing.assert_allclose(mix(star, Tikhonov(4000.0), signal.astype(np.float32)), expected, atol=1e-5)
+    with_gaps = np.arange(600) % 2.0
+    expected = mixing_matrix(star, Tikhonov(4000.0), with_gaps) @ signal
+    np.testing.assert_allclose(mix(star, Tikhonov(4000.0), signal, with_gaps), expected, atol=1e-8)
+
+
 # --- the other Laplacians -----------------------------------------------------------------------------------------
 
 
@@ -300,6 +417,10 @@ def test_random_walk_and_symmetric_filters_solve_their_systems(case, mu):
         (np.ones((20, 2)), np.full(20, np.nan), "weights must be finite"),
         (np.ones((20, 2)), np.zeros(20), "weights must not be all zero in a connected component"),
         (np.ones((20, 2)), ["x"] * 20, "weights must be numbers"),
+        (np.ones((20, 2)), ["1"] * 20, "weights must be numbers"),
+        (np.ones((20, 2)), np.full(20, 1 + 1j), "weights must be numbers"),
+        (np.ones((20, 2)), np.ma.array(np.ones(20), mask=[1] + [0] * 19), "weights must be numbers"),
+        (np.ones((20, 2)), [1e-320] + [1] * 19, "weights must be 0 or within 1e15 of each other"),
     ],
 )
 def test_bad_signal_or_weights(signal, weights, message):
@@ -312,7 +433,7 @@ def test_bad_out_leaves_it_alone():
         mix(Graph.paper(), Tikhonov(), np.ones((20, 2), np.float32), out=np.zeros((20, 2)))
 
 
-@pytest.mark.parametrize("value", [-1, np.nan, np.inf, "1", None, True])
+@pytest.mark.parametrize("value", [-1, np.nan, np.inf, "1", None, True, 10**400])
 def test_bad_filter_parameters(value):
     for make in (Tikhonov, Heat, Ideal, Floor, lambda v: Floor(1.0, v)):
         with pytest.raises(ValueError, match=r"(mu|t|cutoff|floor) must be a finite number >= 0"):
@@ -326,6 +447,18 @@ def test_a_response_that_is_not_a_function_of_frequency():
     growing = Graph.from_edges(2, [(0, 1)])
     with pytest.raises(ValueError, match="response must give one finite number"):
         mix(growing, lambda f: 1 + f**2, np.ones((2, 1)), [1, 0])
+
+
+@pytest.mark.parametrize("response", [1.0, Tikhonov, None])
+def test_a_response_must_be_a_function(response):
+    with pytest.raises(ValueError, match="response must be a function of frequency"):
+        mix(Graph.paper(), response, np.ones((20, 1)))
+
+
+def test_huge_weights_do_not_overflow():
+    np.testing.assert_allclose(
+        mixing_matrix(path(3), Tikhonov(1.0), [1e308] * 3), mixing_matrix(path(3), Tikhonov(1.0))
+    )
 
 
 def test_matrices_too_large_are_refused_before_memory_is_taken():

@@ -2,6 +2,7 @@
 
 import csv
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ class Building:
         if not devices:
             raise ValueError(f"{path}: must list at least one device, got none")
         names = [name for name, _, _ in devices]
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise ValueError(f"{path}: device names must differ, got {name!r} twice")
         room_names = tuple(boxes) if boxes else tuple(dict.fromkeys(room for _, room, _ in devices))
         for name, room, _ in devices:
@@ -113,17 +114,22 @@ class Building:
 def _counts_with_sum(rng: np.random.Generator, rooms: int, low: int, high: int, total: int) -> Array:
     """Independent uniform counts on [low, high], given their sum: exact, room by room."""
     choices = np.arange(low, high + 1)
-    # chance[r][s]: probability that r rooms sum to r * low + s
-    chance = [np.ones(1)]
-    for _ in range(rooms):
-        chance.append(np.convolve(chance[-1], np.full(len(choices), 1 / len(choices))))
+    # log_chance[r][s]: log probability, up to a constant, that r rooms sum to r * low + s
+    log_chance = [np.zeros(1)]
+    with np.errstate(divide="ignore"):
+        for _ in range(rooms):
+            last = log_chance[-1]
+            shifts = [np.pad(last, (k, high - low - k), constant_values=-np.inf) for k in range(len(choices))]
+            log_chance.append(np.logaddexp.reduce(shifts))
     counts = np.empty(rooms, dtype=np.int64)
     left = total - rooms * low
     for room in range(rooms):
-        rest = chance[rooms - room - 1]
+        rest = log_chance.pop(-2)
         after = left - (choices - low)
-        likely = np.where((after >= 0) & (after < len(rest)), rest[np.clip(after, 0, len(rest) - 1)], 0)
-        counts[room] = rng.choice(choices, p=likely / likely.sum())
+        possible = (after >= 0) & (after < len(rest))
+        likely = np.where(possible, rest[np.clip(after, 0, len(rest) - 1)], -np.inf)
+        chance = np.exp(likely - likely.max())
+        counts[room] = rng.choice(choices, p=chance / chance.sum())
         left -= counts[room] - low
     return counts
 
@@ -133,7 +139,7 @@ _Boxes = dict[str, list[list[float]]]
 
 
 def _read_csv(path: Path) -> tuple[_Devices, _Boxes]:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         table = csv.DictReader(file)
         missing = {"device", "room", "x", "y", "z"} - set(table.fieldnames or [])
         if missing:

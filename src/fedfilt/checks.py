@@ -20,10 +20,13 @@ def check_number(
     allowed = f"a finite number {'>' if above else '>='} {low:g}" if low > -math.inf else "a finite number"
     if high < math.inf:
         allowed += f" and <= {high:g}"
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < low or value > high or (above and value <= low):  # type: ignore[operator,arg-type]
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < low or number > high or (above and number <= low):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
 def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> int:
@@ -58,16 +61,24 @@ def check_signal(name: str, value: object, count: int) -> Array:
     return value
 
 
-def check_weights(name: str, value: object, count: int) -> Array:
+def check_numbers(name: str, value: object, what: str) -> Array:
+    """Return `value` as a new float64 array if it holds real numbers: no strings, complex or masked values."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "buif" or isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{name} must be {what}, got {value!r}")
+    return array.astype(np.float64)
+
+
+def check_weights(name: str, value: object, count: int, per: str = "device") -> Array:
     """Return `value` as float64 if it holds one finite, non-negative weight per device; None means equal weights."""
     if value is None:
         return np.ones(count)
-    try:
-        weights = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers, one per device, got {value!r}") from None
+    weights = check_numbers(name, value, f"numbers, one per {per}")
     if weights.shape != (count,):
-        raise ValueError(f"{name} must have shape ({count},), one per device, got shape {weights.shape}")
+        raise ValueError(f"{name} must have shape ({count},), one per {per}, got shape {weights.shape}")
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"{name} must be finite and >= 0, got values from {weights.min():g} to {weights.max():g}")
     return weights

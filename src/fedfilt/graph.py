@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from fedfilt.checks import Array, check_choice, check_count, check_number, check_signal, check_weights
+from fedfilt.checks import Array, check_choice, check_count, check_number, check_numbers, check_signal, check_weights
 
 KINDS = ("combinatorial", "random_walk", "symmetric")
 SPECTRUM_LIMIT = 5_000  # devices; all modes of 5,000 devices take 200 MB and about half a minute
@@ -82,8 +82,8 @@ class Graph:
                [0., 1., 0.]])
         """
         count = check_count("count", count)
-        pairs = _checked_edges(edges, count)
-        values = check_weights("weights", weights, len(pairs))
+        pairs = _checked_edges("edges", edges, count)
+        values = check_weights("weights", weights, len(pairs), per="edge")
         return cls(_symmetric(count, pairs, values), rooms=rooms)
 
     @classmethod
@@ -94,9 +94,9 @@ class Graph:
         Graph(3 devices, 2 edges, 1 component, 2 rooms)
         """
         rooms = np.array(rooms)
-        if rooms.ndim != 1 or not len(rooms):
-            raise ValueError(f"rooms must be a list with one label per device, got shape {rooms.shape}")
-        pairs = [_checked_edges(links, len(rooms))]
+        if rooms.ndim != 1 or not len(rooms) or rooms.dtype.kind not in "iuUSb":
+            raise ValueError(f"rooms must be a list with one name or number per device, got {rooms!r}")
+        pairs = [_checked_edges("links", links, len(rooms))]
         for label in np.unique(rooms):
             members = np.flatnonzero(rooms == label)
             first, second = np.triu_indices(len(members), k=1)
@@ -170,7 +170,7 @@ class Graph:
         >>> Graph.from_networkx(networkx.path_graph(3))
         Graph(3 devices, 2 edges, 1 component)
         """
-        if g.is_directed() or g.is_multigraph():
+        if not hasattr(g, "is_directed") or g.is_directed() or g.is_multigraph():
             raise ValueError(f"g must be a plain undirected networkx.Graph, got {type(g).__name__}")
         index = {node: i for i, node in enumerate(g)}
         edges = [(index[a], index[b]) for a, b in g.edges()]
@@ -278,7 +278,8 @@ class Graph:
         symmetric kind. A device without links has degree 1 here: it keeps what it has either way.
         """
         stiffness = (sp.diags_array(self.degrees) - self.adjacency).tocsr()
-        mass = weights / weights.mean()
+        mass = weights / weights.max()  # in two steps: the sum of huge weights would overflow
+        mass = mass / mass.mean()
         degrees = np.where(self.degrees > 0, self.degrees, 1)
         if self.laplacian_kind == "random_walk":
             mass = mass * degrees
@@ -286,6 +287,13 @@ class Graph:
             scale = sp.diags_array(1 / np.sqrt(degrees))
             stiffness = (scale @ stiffness @ scale).tocsr()
         return mass, stiffness
+
+    @property
+    def lowest(self) -> Array:
+        """The mode of frequency zero, joined over components: constant, or √degree for the symmetric Laplacian."""
+        if self.laplacian_kind == "symmetric":
+            return np.sqrt(np.where(self.degrees > 0, self.degrees, 1))
+        return np.ones(self.count)
 
     @cached_property
     def _spectrum(self) -> tuple[Array, Array]:
@@ -299,7 +307,8 @@ class Graph:
         modes = np.zeros((self.count, self.count))
         done = 0
         for nodes in self.members():  # one component at a time keeps the zeros between components exact
-            values, vectors = spectrum(stiffness[nodes][:, nodes].toarray(), mass[nodes])
+            block = stiffness[nodes][:, nodes].toarray()
+            values, vectors = spectrum(block, mass[nodes], self.lowest[nodes])
             columns = slice(done, done := done + len(nodes))
             frequencies[columns] = values
             modes[nodes, columns] = vectors
@@ -319,13 +328,22 @@ class Graph:
         return f"Graph({text})"
 
 
-def spectrum(stiffness: Array, mass: Array) -> tuple[Array, Array]:
-    """Frequencies λ and modes V of one connected component: S V = diag(m) V Λ, Vᵀ diag(m) V = I."""
+def spectrum(stiffness: Array, mass: Array, lowest: Array) -> tuple[Array, Array]:
+    """Frequencies λ and modes V of one connected component: S V = diag(m) V Λ, Vᵀ diag(m) V = I.
+
+    `lowest` is its mode of frequency zero up to scale. A reflection takes it out before the decomposition, so that it
+    stays exact however uneven the masses are.
+    """
     root = np.sqrt(mass)
-    values, vectors = np.linalg.eigh(stiffness / np.outer(root, root))
-    values = np.maximum(values, 0)
-    values[0] = 0  # a connected component has exactly one zero; rounding must not hide it from a large μ
-    return values, vectors / root[:, None]
+    unit = root * lowest
+    unit = unit / np.linalg.norm(unit)
+    normal = unit.copy()
+    normal[0] += 1.0  # the reflection across `normal` swaps the first axis and -unit
+    reflection = np.eye(len(mass)) - np.outer(normal, normal) / normal[0]
+    turned = reflection @ (stiffness / np.outer(root, root)) @ reflection
+    values, vectors = np.linalg.eigh(turned[1:, 1:])
+    modes = np.column_stack([unit, reflection[:, 1:] @ vectors])
+    return np.concatenate([[0.0], np.maximum(values, 0)]), modes / root[:, None]
 
 
 def _frozen(array: Array) -> Array:
@@ -334,10 +352,11 @@ def _frozen(array: Array) -> Array:
 
 
 def _checked_adjacency(a: Any) -> Any:
-    try:
-        matrix = sp.csr_array(a if sp.issparse(a) else np.asarray(a), dtype=np.float64, copy=True)
-    except (TypeError, ValueError):
-        raise ValueError(f"adjacency must be a square matrix of numbers, got {type(a).__name__}") from None
+    if sp.issparse(a) and a.dtype.kind in "buif":
+        matrix = sp.csr_array(a, dtype=np.float64, copy=True)
+    else:
+        dense = check_numbers("adjacency", a, "a square matrix of numbers")
+        matrix = sp.csr_array(np.atleast_2d(dense))
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"adjacency must be square and not empty, got shape {matrix.shape}")
     matrix.sum_duplicates()
@@ -349,42 +368,43 @@ def _checked_adjacency(a: Any) -> Any:
     loops = np.flatnonzero(matrix.diagonal())
     if len(loops):
         raise ValueError(f"adjacency must have a zero diagonal, got a self-loop at device {loops[0]}")
-    if abs(matrix - matrix.T).max() > 0:
-        i, j = (int(end[0]) for end in (matrix - matrix.T).nonzero())
-        raise ValueError(
-            f"adjacency must be symmetric, got {matrix[i, j]:g} at ({i}, {j}) and {matrix[j, i]:g} at ({j}, {i})"
-        )
+    if (matrix != matrix.T).nnz:
+        lopsided = (abs(matrix - matrix.T) > 1e-12 * matrix.maximum(matrix.T)).nonzero()
+        if len(lopsided[0]):
+            i, j = (int(end[0]) for end in lopsided)
+            raise ValueError(
+                f"adjacency must be symmetric, got {matrix[i, j]:g} at ({i}, {j}) and {matrix[j, i]:g} at ({j}, {i})"
+            )
+        matrix = matrix.maximum(matrix.T).tocsr()  # equal but for rounding
     for part in (matrix.data, matrix.indices, matrix.indptr):
         part.setflags(write=False)
     return matrix
 
 
-def _checked_edges(edges: Iterable[Sequence[int]], count: int) -> Array:
-    given = edges if isinstance(edges, np.ndarray) else list(edges)
+def _checked_edges(name: str, edges: Iterable[Sequence[int]], count: int) -> Array:
     try:
+        given = edges if isinstance(edges, np.ndarray) else list(edges)
         pairs = np.asarray(given)
-    except ValueError:
-        pairs = np.empty(0)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be pairs (i, j) of device numbers, got {edges!r}") from None
     if len(given) == 0:
         return np.empty((0, 2), dtype=np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-        raise ValueError(f"edges must be pairs (i, j) of device numbers, got {given[0]!r} ...")
-    outside = (pairs < 0) | (pairs >= count)
+        raise ValueError(f"{name} must be pairs (i, j) of device numbers, got {given[0]!r} ...")
+    outside = ((pairs < 0) | (pairs >= count)).any(axis=1)
     if outside.any():
-        raise ValueError(f"edges must name devices from 0 to {count - 1}, got {pairs[outside.any(axis=1)][0].tolist()}")
-    if (pairs[:, 0] == pairs[:, 1]).any():
-        raise ValueError(f"edges must link two devices, got a self-loop at {pairs[pairs[:, 0] == pairs[:, 1]][0][0]}")
+        raise ValueError(f"{name} must name devices from 0 to {count - 1}, got {pairs[outside][0].tolist()}")
+    loops = pairs[:, 0] == pairs[:, 1]
+    if loops.any():
+        raise ValueError(f"{name} must link two devices, got a self-loop at {pairs[loops][0][0]}")
     unique, times = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
     if (times > 1).any():
-        raise ValueError(f"edges must name a link once, got {unique[times > 1][0].tolist()} twice")
+        raise ValueError(f"{name} must name a link once, got {unique[times > 1][0].tolist()} twice")
     return pairs.astype(np.int64)
 
 
 def _checked_points(name: str, points: Any) -> Array:
-    try:
-        rows = np.array(points, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers, one row per device, got {points!r}") from None
+    rows = check_numbers(name, points, "numbers, one row per device")
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"{name} must have shape (K, columns), one row per device, got shape {rows.shape}")
     if not np.isfinite(rows).all():

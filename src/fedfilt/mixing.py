@@ -35,8 +35,10 @@ def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, ou
     check_signal("signal", signal, graph.count)
     if out is None:
         out = np.empty(signal.shape, signal.dtype)
-    elif out.shape != signal.shape or out.dtype != signal.dtype:
-        raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {out.dtype} of {out.shape}")
+    elif not isinstance(out, np.ndarray) or out.shape != signal.shape or out.dtype != signal.dtype:
+        raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {getattr(out, 'shape', out)!r}")
+    elif out is not signal and np.may_share_memory(out, signal):
+        signal = signal.copy()
     apply = _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)
     if graph.count <= DENSE_LIMIT:
         for start in range(0, signal.shape[1], 4096):
@@ -79,7 +81,7 @@ def mixing_matrix(graph: Graph, response: Response, weights: Any = None) -> Arra
     matrix = np.zeros((graph.count, graph.count))
     for nodes in graph.members():  # one component at a time: what is not connected stays exactly zero
         block = stiffness[nodes][:, nodes].toarray()
-        matrix[np.ix_(nodes, nodes)] = solvers.dense_matrix(block, mass[nodes], response)
+        matrix[np.ix_(nodes, nodes)] = solvers.dense_matrix(block, mass[nodes], graph.lowest[nodes], response)
     return matrix
 
 
@@ -96,7 +98,7 @@ class Strength(NamedTuple):
         )
 
 
-def strength(graph: Graph, response: Response, sample: int = 256) -> Strength:
+def strength(graph: Graph, response: Response, weights: Any = None, sample: int = 256) -> Strength:
     """Mean self-weight and effective number of neighbours; graphs beyond the dense limit are sampled.
 
     >>> from fedfilt.filters import Tikhonov
@@ -104,20 +106,24 @@ def strength(graph: Graph, response: Response, sample: int = 256) -> Strength:
     a device keeps 30% of its own model and learns from about 6.5 other devices
     """
     if graph.count <= DENSE_LIMIT:
-        rows, devices = mixing_matrix(graph, response), np.arange(graph.count)
+        rows, devices = mixing_matrix(graph, response, weights), np.arange(graph.count)
     else:
-        devices = np.random.default_rng(0).choice(graph.count, min(sample, graph.count), replace=False)
+        mass = graph.pencil(_checked_weights(graph, weights))[0]
+        present = np.flatnonzero(mass)
+        devices = np.random.default_rng(0).choice(present, min(sample, len(present)), replace=False)
         units = np.zeros((graph.count, len(devices)))
         units[devices, np.arange(len(devices))] = 1
-        mass = graph.pencil(np.ones(graph.count))[0]
         # M W is symmetric, so a row of W is its column, weighted
-        rows = (mix(graph, response, units) * mass[:, None] / mass[devices]).T
+        rows = (mix(graph, response, units, weights) * mass[:, None] / mass[devices]).T
     own = rows[np.arange(len(devices)), devices]
     return Strength(float(own.mean()), float((1 / (rows**2).sum(axis=1)).mean() - 1))
 
 
 def _checked_weights(graph: Graph, weights: Any) -> Array:
     checked = check_weights("weights", weights, graph.count)
+    if checked.max() > 0 and ((checked > 0) & (checked < 1e-15 * checked.max())).any():
+        least = checked[checked > 0].min()
+        raise ValueError(f"weights must be 0 or within 1e15 of each other, got {least:g} and {checked.max():g}")
     empty = np.bincount(graph.components, weights=checked) == 0
     if empty.any():
         devices = np.flatnonzero(empty[graph.components])
@@ -130,11 +136,10 @@ def _checked_weights(graph: Graph, weights: Any) -> Array:
 
 def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> solvers.Apply:
     """The filter made ready for this graph and these weights; the last few are kept for the next rounds."""
-    try:
-        hash(response)
-    except TypeError:
-        return _prepare.__wrapped__(graph, response, weights.tobytes(), dtype)
-    return _prepare(graph, response, weights.tobytes(), dtype)
+    parameters = getattr(type(response), "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen and parameters.eq:  # equal means the same function for ever
+        return _prepare(graph, response, weights.tobytes(), dtype)
+    return _prepare.__wrapped__(graph, response, weights.tobytes(), dtype)
 
 
 @lru_cache(maxsize=4)
@@ -147,19 +152,19 @@ def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> so
         matrix[np.arange(graph.count), matrix.argmax(axis=1)] += loss.astype(dtype)
         return partial(np.matmul, matrix)
     mass, stiffness = graph.pencil(np.frombuffer(weights))
-    method = solvers.sparse_method(stiffness, mass, response, dtype)
-    if graph.laplacian_kind == "symmetric":
-        return method  # its lowest mode is not constant
+    method = solvers.sparse_method(graph, mass, stiffness, response, dtype)
 
-    # The weighted mean of a component passes with gain h(0). Taking it out first keeps it exact where the system is
-    # nearly singular (large μ): only deviations from the mean go through the solver.
-    shares = mass / np.bincount(graph.components, weights=mass)[graph.components]
-    members = sp.csr_array((shares, (np.arange(graph.count), graph.components)))  # (K, components)
+    # The lowest mode of a component (its weighted mean) passes with gain h(0). Taking it out first keeps it exact where
+    # the system is nearly singular (large μ): only deviations from it go through the solver.
+    sense = mass * graph.lowest
+    size = np.bincount(graph.components, weights=sense * graph.lowest)[graph.components]
+    members = sp.csr_array((sense / size, (np.arange(graph.count), graph.components)))  # (K, components)
     gain = solvers.respond(response, np.zeros(1))[0]
+    lowest = graph.lowest.astype(dtype)[:, None]
 
     def means(block: Array) -> Array:
         average = block.T.astype(np.float64, copy=False) @ members
-        return average.astype(dtype).T[graph.components]
+        return lowest * average.astype(dtype).T[graph.components]
 
     def apply(block: Array) -> Array:
         mean = means(block)

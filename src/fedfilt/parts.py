@@ -11,6 +11,7 @@ Tikhonov(mu=2.0)
 """
 
 import pkgutil
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -43,6 +44,16 @@ def find(kind: str, name: str) -> Any:
     return classes[0]
 
 
-def classes(kind: str) -> dict[str, Any]:
-    """All classes of a kind by class name, as `fedfilt.filters.Tikhonov` needs them."""
-    return {part.__name__: part for part in (find(kind, name) for name in names(kind))}
+def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a folder of parts, so that `fedfilt.filters.Tikhonov` needs no list of names."""
+    kind = package.rpartition(".")[2]
+
+    def classes() -> dict[str, Any]:
+        return {part.__name__: part for part in (find(kind, name) for name in names(kind))}
+
+    def get(name: str) -> Any:
+        if name.startswith("_") or name not in (found := classes()):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return found[name]
+
+    return get, lambda: sorted(classes())

@@ -6,6 +6,7 @@ of its neighbours. None of the methods for large graphs builds a dense (K, K) ma
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,17 +16,20 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
 from fedfilt.checks import Array, Response
-from fedfilt.graph import spectrum
+from fedfilt.graph import Graph, spectrum
 
 Apply: TypeAlias = Callable[[Array], Array]  # (K, b) -> (K, b)
 
 TOLERANCE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}  # of the iterative methods, relative
-FILL_LIMIT = 0.15  # mean bandwidth / K above which a factor is taken to fill in
-LARGEST_MU_LAMBDA = 1e12  # beyond this the solve equals the limit μ → ∞ in float64
+FILL_LIMIT = 0.1  # mean bandwidth / size of component above which a factor is taken to fill in
+SMALL = 512  # devices; a component up to this size is factored however dense its factor
+STEPS = 2_000  # of conjugate gradients before a factor is tried
 
 
 def respond(response: Response, frequencies: Array) -> Array:
     """The response at the given frequencies, checked: one finite number each."""
+    if not callable(response) or isinstance(response, type):
+        raise ValueError(f"response must be a function of frequency such as Tikhonov(mu=1.0), got {response!r}")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         gains = np.asarray(response(frequencies), dtype=np.float64)
     if gains.shape != frequencies.shape or not np.isfinite(gains).all():
@@ -41,25 +45,44 @@ def _gain_without_mass(response: Response) -> float:
     return float(respond(response, np.array([1e300])).round(15)[0])
 
 
-def dense_matrix(stiffness: Array, mass: Array, response: Response) -> Array:
-    """W of one connected component: Fourier transform, scale, inverse."""
+def dense_matrix(stiffness: Array, mass: Array, lowest: Array, response: Response) -> Array:
+    """W of one connected component, by solving where the response has partial fractions, else by its modes."""
+    respond(response, np.zeros(1))
+    fractions = partial_fractions(response)
+    if fractions is not None:
+        constant, terms = fractions
+        matrix = constant * np.eye(len(mass))
+        for share, mu in terms:
+            matrix += share * _dense_solve(stiffness, mass, lowest, mu)
+        return matrix
     present = mass > 0
     if not present.all():
-        return _with_relays(stiffness, mass, present, response)
-    frequencies, modes = spectrum(stiffness, mass)
+        return _with_relays(stiffness, mass, lowest, present, response)
+    frequencies, modes = spectrum(stiffness, mass, lowest)
     gains = respond(response, frequencies)
     if (gains == 1).all():
         return np.eye(len(mass))  # exactly
-    matrix: Array = (modes * gains) @ modes.T * mass
-    return matrix
+    filtered: Array = (modes * gains) @ (modes.T * mass)  # Fourier transform, scale, inverse
+    return filtered
 
 
-def _with_relays(stiffness: Array, mass: Array, present: Array, response: Response) -> Array:
+def _dense_solve(stiffness: Array, mass: Array, lowest: Array, mu: float) -> Array:
+    """(M + μS)⁻¹ M. What it does to the lowest mode is known; a rank-one term keeps the rest well posed for any μ."""
+    scale = max(mu, 1.0)
+    kept = np.outer(lowest, mass * lowest) / (mass * lowest**2).sum()  # projection on the lowest mode
+    bordered = np.diag(mass / scale) + mu / scale * stiffness
+    weight = mass * lowest / np.linalg.norm(mass * lowest)
+    bordered += bordered.diagonal().max() * np.outer(weight, weight)
+    rest = np.linalg.solve(bordered, np.diag(mass / scale) - (mass / scale)[:, None] * kept)
+    return kept + rest - kept @ rest
+
+
+def _with_relays(stiffness: Array, mass: Array, lowest: Array, present: Array, response: Response) -> Array:
     """W when devices without mass only relay: they are eliminated, and follow their neighbours harmonically."""
     inner = np.ix_(present, present)
     coupling = stiffness[np.ix_(~present, present)]
     follow = -np.linalg.solve(stiffness[np.ix_(~present, ~present)], coupling)
-    kept = dense_matrix(stiffness[inner] + coupling.T @ follow, mass[present], response)
+    kept = dense_matrix(stiffness[inner] + coupling.T @ follow, mass[present], lowest[present], response)
     highest = _gain_without_mass(response)
     matrix = np.zeros_like(stiffness)
     matrix[inner] = kept
@@ -68,18 +91,24 @@ def _with_relays(stiffness: Array, mass: Array, present: Array, response: Respon
     return matrix
 
 
-def sparse_method(stiffness: Any, mass: Array, response: Response, dtype: Any) -> Apply:
-    """The method for a large graph: solve where the response has partial fractions, else a Chebyshev series."""
-    fractions = getattr(response, "partial_fractions", None)
+def partial_fractions(response: Response) -> tuple[float, list[tuple[float, float]]] | None:
+    """(c, [(r, μ > 0), ...]) with h(λ) = c + Σ r / (1 + μλ), where the response can say so."""
+    if not hasattr(response, "partial_fractions"):
+        return None
+    constant, terms = response.partial_fractions()
+    constant += sum(share for share, mu in terms if mu == 0)
+    return constant, [(share, mu) for share, mu in terms if mu > 0 and share != 0]
+
+
+def sparse_method(graph: Graph, mass: Array, stiffness: Any, response: Response, dtype: Any) -> Apply:
+    """The method for a large graph, on blocks without lowest mode: solve what has partial fractions, else a series."""
+    respond(response, np.zeros(1))
+    fractions = partial_fractions(response)
     if fractions is None:
         return chebyshev(stiffness, mass, response, dtype)
-    constant, terms = fractions()
-    constant += sum(share for share, mu in terms if mu == 0)
-    terms = [(share, mu) for share, mu in terms if mu > 0]
-    if terms and fills_in(stiffness):
-        solves = [(share, conjugate_gradients(stiffness, mass, mu, dtype)) for share, mu in terms]
-    else:
-        solves = [(share, factored(stiffness, mass, mu, dtype)) for share, mu in terms]
+    constant, terms = fractions
+    method = conjugate_gradients if terms and fills_in(graph) else factored
+    solves = [(share, method(graph, mass, stiffness, mu, dtype)) for share, mu in terms]
 
     def apply(block: Array) -> Array:
         result = block * dtype(constant)
@@ -90,20 +119,21 @@ def sparse_method(stiffness: Any, mass: Array, response: Response, dtype: Any) -
     return apply
 
 
-def fills_in(stiffness: Any) -> bool:
-    """Guess whether a sparse factor would be nearly dense: the graph is wide even in its narrowest known order.
+def fills_in(graph: Graph) -> bool:
+    """Guess whether a sparse factor would be nearly dense: components are wide even in their narrowest known order.
 
-    The mean bandwidth in reverse Cuthill-McKee order, as a share of K, falls with K on graphs drawn in space
-    (K^-1/2 in the plane, K^-1/3 in space) and stays near 0.3 on expanders, whose factors fill in.
+    The mean bandwidth in reverse Cuthill-McKee order, as a share of the component, falls with its size on graphs drawn
+    in space (K^-1/2 in the plane, K^-1/3 in three dimensions) and stays near 0.3 on expanders, whose factors fill in.
     """
-    count = stiffness.shape[0]
-    order = reverse_cuthill_mckee(sp.csr_array(stiffness), symmetric_mode=True)
-    place = np.empty(count, dtype=np.int64)
-    place[order] = np.arange(count)
-    links = stiffness.tocoo()
-    first = np.arange(count)
+    order = reverse_cuthill_mckee(graph.adjacency, symmetric_mode=True)
+    place = np.empty(graph.count, dtype=np.int64)
+    place[order] = np.arange(graph.count)
+    links = graph.adjacency.tocoo()
+    first = np.arange(graph.count)
     np.minimum.at(first, place[links.row], place[links.col])
-    return float((np.arange(count) - first).mean()) > FILL_LIMIT * count
+    size = np.bincount(graph.components)[graph.components[order]]
+    width = np.where(size > SMALL, (np.arange(graph.count) - first) / size, 0)
+    return bool(width.mean() > FILL_LIMIT)
 
 
 def frequency_bound(stiffness: Any, mass: Array) -> float:
@@ -111,36 +141,58 @@ def frequency_bound(stiffness: Any, mass: Array) -> float:
     return float((np.asarray(abs(stiffness).sum(axis=1)).ravel() / mass).max())
 
 
-def _system(stiffness: Any, mass: Array, mu: float, dtype: Any) -> tuple[Any, Array]:
-    """M + μS and M as a column, in float64 where float32 would lose too much."""
-    largest = float(stiffness.diagonal().max()) * 2 or 1.0
-    mu = min(mu, LARGEST_MU_LAMBDA / largest)
-    precision = np.float64 if mu * largest > 1e4 else dtype
-    matrix = (sp.diags_array(mass) + mu * stiffness).astype(precision)
-    return matrix, mass.astype(precision)[:, None]
+def _system(mass: Array, stiffness: Any, mu: float, dtype: Any) -> tuple[Any, Array]:
+    """(M + μS) / max(μ, 1) and M / max(μ, 1) as a column, in float64 where float32 would lose too much."""
+    scale = max(mu, 1.0)
+    steepest = (stiffness.diagonal()[mass > 0] / mass[mass > 0]).max()
+    precision = np.float64 if 2 * mu * steepest > 300 else dtype
+    matrix = (sp.diags_array(mass / scale) + (mu / scale) * stiffness).astype(precision)
+    return matrix, (mass / scale).astype(precision)[:, None]
 
 
-def factored(stiffness: Any, mass: Array, mu: float, dtype: Any) -> Apply:
-    """x ↦ (M + μS)⁻¹ M x by one sparse factorisation."""
-    matrix, weights = _system(stiffness, mass, mu, dtype)
-    options = {"SymmetricMode": True}
-    factor = splu(matrix.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
+def factored(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -> Apply:
+    """x ↦ (M + μS)⁻¹ M x by one sparse factorisation, for x without lowest mode.
+
+    One device of every component is tied to zero, which keeps the factor well posed as μ → ∞. Solutions of that system
+    differ from the one wanted by a multiple of z = (M + μS)⁻¹ e, scaled to 1 at the tied device: as much
+    of z is added as makes the lowest mode vanish.
+    """
+    matrix, weights = _system(mass, stiffness, mu, dtype)
+    tied = np.array([nodes[mass[nodes].argmax()] for nodes in graph.members()])
+    free = np.ones(graph.count, dtype=matrix.dtype)
+    free[tied] = 0
+    links = matrix @ sp.csc_array(
+        (np.ones(len(tied), matrix.dtype), (tied, np.arange(len(tied)))), (graph.count, len(tied))
+    )
+    grounded = (sp.diags_array(free) @ matrix @ sp.diags_array(free) + sp.diags_array(1 - free)).tocsc()
+    factor = splu(grounded, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    pull = -factor.solve(np.asarray(links.sum(axis=1)).ravel() * free)
+    pull[tied] = 1
+    sense = mass * graph.lowest  # what must vanish: Σ over a component of sense · x
+    reach = np.bincount(graph.components, weights=sense * pull)[graph.components]
+    added = sp.csr_array((sense / reach, (np.arange(graph.count), graph.components)))
+    column, open_ = pull.astype(dtype)[:, None], (free[:, None] * weights)
 
     def apply(block: Array) -> Array:
-        return factor.solve(np.asfortranarray(block * weights)).astype(dtype, copy=False)
+        rest = factor.solve(np.asfortranarray(block * open_)).astype(dtype, copy=False)
+        lack = (rest.T.astype(np.float64, copy=False) @ added).astype(dtype).T
+        rest -= column * lack[graph.components]
+        return rest
 
     return apply
 
 
-def conjugate_gradients(stiffness: Any, mass: Array, mu: float, dtype: Any) -> Apply:
+def conjugate_gradients(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -> Apply:
     """x ↦ (M + μS)⁻¹ M x by conjugate gradients with the diagonal as preconditioner, all columns at once.
 
-    Stops when every column's residual, in the norm of the preconditioner, is below TOLERANCE of its right-hand side.
+    Stops when every column's residual, in the norm of the preconditioner, is below TOLERANCE of its right-hand side;
+    a system too hard for it is factored after all.
     """
-    matrix, weights = _system(stiffness, mass, mu, dtype)
+    matrix, weights = _system(mass, stiffness, mu, dtype)
     matrix = matrix.tocsr()
     inverse = (1 / matrix.diagonal())[:, None]
     tolerance = TOLERANCE[np.dtype(dtype)]
+    fallback = cache(lambda: factored(graph, mass, stiffness, mu, dtype))
 
     def apply(block: Array) -> Array:
         residual = weights * block
@@ -148,7 +200,7 @@ def conjugate_gradients(stiffness: Any, mass: Array, mu: float, dtype: Any) -> A
         direction = inverse * residual
         size = np.einsum("ij,ij->j", residual, direction)
         goal = tolerance**2 * size
-        for _ in range(10_000):
+        for _ in range(STEPS):
             if (size <= goal).all():
                 return result.astype(dtype, copy=False)
             ahead = matrix @ direction
@@ -160,7 +212,7 @@ def conjugate_gradients(stiffness: Any, mass: Array, mu: float, dtype: Any) -> A
             new = np.einsum("ij,ij->j", residual, scaled)
             direction = scaled + np.divide(new, size, out=np.zeros_like(size), where=size > 0) * direction
             size = new
-        raise ArithmeticError(f"conjugate gradients did not reach {tolerance:g} in 10,000 steps at mu = {mu:g}")
+        return fallback()(block)
 
     return apply
 
@@ -176,13 +228,14 @@ def chebyshev(stiffness: Any, mass: Array, response: Response, dtype: Any) -> Ap
         highest = _gain_without_mass(response)
 
         def follow(rows: Array) -> Array:
-            return -inverse.solve(np.asfortranarray(coupling @ rows, dtype=np.float64)).astype(dtype)
+            return -inverse.solve(np.asfortranarray(coupling @ rows))
 
     inner = stiffness[present][:, present]
     bound = max(frequency_bound(inner, mass[present]), 1e-30)
-    series = chebyshev_series(response, bound, TOLERANCE[np.dtype(dtype)]).astype(dtype)
-    operator = (sp.diags_array(2 / (bound * mass[present])) @ inner).astype(dtype)
-    back = (sp.diags_array(2 / (bound * mass[present])) @ coupling.T).astype(dtype) if follow else None
+    series = chebyshev_series(response, bound, TOLERANCE[np.dtype(dtype)])
+    scale = sp.diags_array(2 / (bound * mass[present]))
+    operator = (scale @ inner).tocsr()
+    back = (scale @ coupling.T).tocsr() if follow else None
 
     def shifted(rows: Array) -> Array:  # 2/bound M⁻¹S - I, with frequencies in [-1, 1]
         result: Array = operator @ rows - rows
@@ -197,17 +250,19 @@ def chebyshev(stiffness: Any, mass: Array, response: Response, dtype: Any) -> Ap
         return result
 
     def apply(block: Array) -> Array:
+        rows = np.ascontiguousarray(block, dtype=np.float64)
         if follow is None:
-            return evaluate(block)
-        result = np.empty_like(block)
-        result[present] = evaluate(block[present])
-        result[~present] = follow(result[present]) + dtype(highest) * (block[~present] - follow(block[present]))
+            return evaluate(rows).astype(dtype)
+        result = np.empty(block.shape, dtype)
+        inside = evaluate(rows[present])
+        result[present] = inside
+        result[~present] = follow(inside) + highest * (rows[~present] - follow(rows[present]))
         return result
 
     return apply
 
 
-def chebyshev_series(response: Response, bound: float, tolerance: float, longest: int = 2_000) -> Array:
+def chebyshev_series(response: Response, bound: float, tolerance: float, longest: int = 5_000) -> Array:
     """Chebyshev coefficients of the response on [0, bound]; the dropped ones sum to less than `tolerance`.
 
     >>> import numpy as np
@@ -221,11 +276,17 @@ def chebyshev_series(response: Response, bound: float, tolerance: float, longest
     angles = np.pi * (np.arange(nodes) + 0.5) / nodes
     series = scipy.fft.dct(respond(response, bound / 2 * (1 + np.cos(angles))), type=2) / nodes
     series[0] /= 2
-    tails = np.cumsum(abs(series[::-1]))[::-1]  # tails[k] = Σ_{j >= k} |c_j| bounds the error of stopping before k
+    series[abs(series) < 1e-14 * max(abs(series).max(), 1e-300)] = 0  # rounding of the transform
+    tails = np.append(
+        np.cumsum(abs(series[::-1]))[::-1], 0
+    )  # tails[k] = Σ_{j >= k} |c_j| bounds the error of stopping at k
     length = int(np.argmax(tails < tolerance))
-    if not 0 < length <= longest:
+    low = np.concatenate([np.geomspace(1e-16, 1, 400), np.linspace(0.001, 1, 400)])  # features too narrow for the nodes
+    off = abs(np.polynomial.chebyshev.chebval(2 * low - 1, series[: max(length, 1)]) - respond(response, bound * low))
+    if length > longest or off.max() > 10 * tolerance:
         raise ValueError(
             f"response is too steep for a graph of this size: a series of {longest} terms is off by "
-            f"{tails[longest]:.1g}, allowed {tolerance:g}; use a smoother response, or one with partial_fractions()"
+            f"{max(off.max(), tails[longest]):.1g}, allowed {tolerance:g}; use a smoother response, or one with "
+            "partial_fractions()"
         )
     return series[: max(length, 2)]

@@ -28,6 +28,7 @@ class FedU:
         check_number("mu", self.mu, low=0)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         step = self.eta * self.mu
         if step * graph.degrees.max() > 1:
             raise ValueError(

@@ -31,6 +31,7 @@ class GFedFilt:
         check_choice("signal", self.signal, ("models", "updates"))
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         present = np.bincount(graph.components, weights=updates.weights) > 0
         alive = present[graph.components]
         if not alive.all():

@@ -17,4 +17,5 @@ class Local:
     """
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         return models + updates.rows

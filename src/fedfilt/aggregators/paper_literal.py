@@ -38,6 +38,7 @@ class PaperLiteral:
         )
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         if not updates.weights.any():
             return models.copy()
         shares = (updates.weights / updates.weights.sum()).astype(models.dtype)

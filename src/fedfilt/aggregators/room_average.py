@@ -20,6 +20,7 @@ class RoomAverage:
     """
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         if graph.rooms is None:
             raise ValueError(
                 "room_average needs a graph with rooms, got one without; use Graph.from_rooms or rooms=..."

@@ -23,4 +23,5 @@ class SelfBlend:
         check_number("own", self.own, low=0, high=1)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         return self.own * (models + updates.rows) + (1 - self.own) * FedAvg()(models, updates, graph)

@@ -29,6 +29,7 @@ class SFL:
         check_count("hops", self.hops)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        updates.check(models, graph)
         links = (graph.adjacency + sp.eye_array(graph.count)) @ sp.diags_array(updates.weights)
         total = np.asarray(links.sum(axis=1)).ravel()
         alone = total == 0

@@ -1,0 +1,210 @@
+import copy
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.multiprocessing  # lets tensors in shared memory travel to worker processes
+
+from fedfilt.checks import Array, check_count
+from fedfilt.data import FederatedData
+from fedfilt.layout import Layout
+from fedfilt.rounds import Job, Plan, Reply, Tests
+from fedfilt.train import Training, confusion, inputs, one_thread, train
+
+
+class Local:
+    """Trains all devices on this machine: in this process, or in one worker process per core with one thread each.
+
+    The models of all devices lie in one (K, B) buffer in shared memory. The result does not depend on the workers.
+
+    >>> from torch import nn
+    >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
+    >>> with Local(data, nn.Linear(2, 2), Training(), seed=0, workers=1) as engine:
+    ...     row = np.zeros(engine.layout.size, np.float32)
+    ...     [reply.samples for reply in engine.train([Job(0, 1, row, Plan(epochs=1))], math.inf)]
+    [2]
+    """
+
+    def __init__(
+        self, data: FederatedData, module: torch.nn.Module, training: Training, seed: int = 0, workers: int = 0
+    ) -> None:
+        """`workers` 0 means one per core, 1 means in this process."""
+        workers = check_count("engine.workers", workers, low=0) or _cores()
+        self.layout = Layout(module)
+        self.data = data
+        buffers = torch.zeros((2, data.count, self.layout.size))
+        used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
+        place = np.zeros(len(data.y), np.int64)
+        place[used] = np.arange(len(used))
+        self._desk = _Desk(
+            copy.deepcopy(module),
+            training,
+            seed,
+            buffers,
+            torch.from_numpy(np.ascontiguousarray(data.x[used])),
+            torch.from_numpy(data.y[used]),
+            data.classes,
+            tuple(place[rows] for rows in data.train),
+            None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
+            place[data.global_test],
+        )
+        self._pool: ProcessPoolExecutor | None = None
+        if workers > 1:
+            for tensor in (buffers, self._desk.x, self._desk.y):
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
+            self._pool = ProcessPoolExecutor(
+                workers, multiprocessing.get_context("spawn"), _start_worker, (self._desk,)
+            )
+        self._workers = workers
+
+    def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
+        """Train the jobs' models and give the replies in job order; nobody is late here."""
+        given = self._desk.buffers[0].numpy()
+        for job in jobs:
+            given[job.device] = job.model
+        orders = [(job.round, job.device, job.plan) for job in jobs]
+        for device, samples, loss in self._spread(_train_one, orders):
+            yield Reply(device, self._desk.buffers[1, device].numpy(), samples, loss)
+
+    def test(self, models: Array) -> Tests:
+        """Test every device's model (K, B); equal models are tested once."""
+        self._desk.buffers[0].numpy()[:] = models
+        first = np.array([_first_equal(models, i) for i in range(len(models))])
+        different = [int(i) for i in np.unique(first)]
+        on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
+        everybody = np.stack([on_all[i] for i in first])
+        if self.data.local_test is None:
+            return Tests(None, everybody)
+        return Tests(np.stack(list(self._spread(_test_on_own, list(range(len(models)))))), everybody)
+
+    def _spread(self, work: Any, items: list[Any]) -> Iterator[Any]:
+        """Results of work on the items, in their order, done by all workers."""
+        if self._pool is None:
+            with one_thread():
+                for item in items:
+                    yield work(item, self._desk)
+            return
+        size = max(1, math.ceil(len(items) / self._workers / 4))
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, work, part) for part in parts]
+        try:
+            for future in futures:
+                yield from future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def __enter__(self) -> "Local":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Desk(NamedTuple):
+    """All that a worker needs, in memory shared by all workers."""
+
+    module: torch.nn.Module
+    training: Training
+    seed: int
+    buffers: torch.Tensor  # (2, K, B): models given, updates
+    x: torch.Tensor
+    y: torch.Tensor
+    classes: int
+    own: tuple[Array, ...]
+    local_test: tuple[Array, ...] | None
+    global_test: Array
+
+    def batch(self, rows: Array) -> torch.Tensor:
+        return inputs(self.x.numpy()[rows])
+
+
+def _train_one(order: tuple[int, int, Plan], desk: _Desk) -> tuple[int, int, float]:
+    round, device, plan = order
+    own = desk.own[device]
+    samples = math.floor(plan.data_fraction * len(own) + 1e-9)
+    given, update = desk.buffers[0, device], desk.buffers[1, device]
+    update.copy_(given)
+    loss = math.nan
+    if samples and plan.epochs:
+        x, y = desk.batch(own), desk.y[torch.from_numpy(own)]
+        loss = train(
+            desk.module,
+            Layout(desk.module),
+            update,
+            x,
+            y,
+            desk.training,
+            desk.seed,
+            round,
+            device,
+            plan.epochs,
+            samples,
+        )
+    update -= given
+    return device, samples if plan.epochs else 0, loss
+
+
+def _test_on_all(device: int, desk: _Desk) -> Array:
+    return _test(device, desk, desk.global_test)
+
+
+def _test_on_own(device: int, desk: _Desk) -> Array:
+    assert desk.local_test is not None
+    return _test(device, desk, desk.local_test[device])
+
+
+def _test(device: int, desk: _Desk, rows: Array) -> Array:
+    labels = desk.y.numpy()[rows]
+    total = np.zeros((desk.classes, desk.classes), np.int64)
+    for start in range(0, len(rows), 2000):  # a few samples at a time, or 1,000 devices' tests would fill the memory
+        part = slice(start, start + 2000)
+        x = desk.batch(rows[part])
+        total += confusion(desk.module, Layout(desk.module), desk.buffers[0, device], x, labels[part], desk.classes)
+    return total
+
+
+_desk: _Desk | None = None
+
+
+def _start_worker(desk: _Desk) -> None:
+    global _desk
+    _desk = desk
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow_parent() -> None:
+        wait([parent.sentinel])  # a parent killed outright cannot end its workers
+        os._exit(1)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
+
+
+def _work_off(work: Any, items: list[Any]) -> list[Any]:
+    assert _desk is not None
+    return [work(item, _desk) for item in items]
+
+
+def _first_equal(models: Array, device: int) -> int:
+    """The first device with the same model, looked for where it is likely: the first of all."""
+    return 0 if np.array_equal(models[device], models[0]) else device
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
