@@ -274,9 +274,10 @@ def chebyshev_series(response: Response, bound: float, tolerance: float, longest
     """
     nodes = 4 * longest
     angles = np.pi * (np.arange(nodes) + 0.5) / nodes
-    series = scipy.fft.dct(respond(response, bound / 2 * (1 + np.cos(angles))), type=2) / nodes
+    gains = respond(response, bound / 2 * (1 + np.cos(angles)))
+    series = scipy.fft.dct(gains, type=2) / nodes
     series[0] /= 2
-    series[abs(series) < 1e-14 * max(abs(series).max(), 1e-300)] = 0  # rounding of the transform
+    series[abs(series) < 1e-15 * abs(gains).max()] = 0  # rounding of the transform
     tails = np.append(
         np.cumsum(abs(series[::-1]))[::-1], 0
     )  # tails[k] = Σ_{j >= k} |c_j| bounds the error of stopping at k
