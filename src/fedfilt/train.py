@@ -23,14 +23,12 @@ class Training:
 
     learning_rate: float = 0.02
     batch_size: int = 32
-    epochs: int = 3
     momentum: float = 0.0
     decay: float = 1.0
 
     def __post_init__(self) -> None:
         check_number("training.learning_rate", self.learning_rate, low=0, above=True)
         check_count("training.batch_size", self.batch_size)
-        check_count("training.epochs", self.epochs, low=0)
         check_number("training.momentum", self.momentum, low=0, high=1)
         check_number("training.decay", self.decay, low=0, high=1, above=True)
 

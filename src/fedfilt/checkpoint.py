@@ -1,0 +1,107 @@
+"""Save and resume the state of a run: always a whole, checked file, never a half-written one."""
+
+import fcntl
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedfilt.checks import Array
+from fedfilt.rounds import State
+
+VERSION = "1"
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint that is damaged or does not belong here."""
+
+
+class Busy(ValueError):
+    """A run folder that another process is using."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file by new content, or leave it as it was: temporary file, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save_state(path: Path, state: State, config_hash: str) -> None:
+    """Write a state with the hash of its config and of its bytes."""
+    metadata = {
+        "version": VERSION,
+        "round": str(state.round),
+        "config": config_hash,
+        "sha256": models_hash(state.models),
+    }
+    write_atomically(path, save({"models": state.models}, metadata))
+
+
+def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
+    """Read a state back; anything wrong with it is named."""
+    try:
+        content = path.read_bytes()
+        metadata = _metadata(content)
+        models = load(content)["models"]
+    except (SafetensorError, KeyError, ValueError, struct.error) as error:
+        raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
+    if metadata.get("version") != VERSION:
+        raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")
+    if metadata.get("config") != config_hash:
+        raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {config_hash})")
+    if models_hash(models) != metadata.get("sha256"):
+        raise BadCheckpoint(f"{path} is damaged (wrong sha256 of the models); delete it to start the run again")
+    if models.shape != shape or models.dtype != np.float32:
+        raise BadCheckpoint(f"{path} holds {models.dtype} models of shape {models.shape}, wanted float32 of {shape}")
+    return State(int(metadata["round"]), models)
+
+
+def _metadata(content: bytes) -> dict[str, Any]:
+    """The metadata in the header of a safetensors file."""
+    (size,) = struct.unpack("<Q", content[:8])
+    if size > len(content) - 8:
+        raise ValueError("cut short")
+    header = json.loads(content[8 : 8 + size])
+    return dict(header.get("__metadata__", {}))
+
+
+def models_hash(models: Array) -> str:
+    """sha256 of all models: equal exactly when the bits are."""
+    return hashlib.sha256(np.ascontiguousarray(models).data).hexdigest()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for this process; the lock goes with the process, however it ends."""
+    with (folder / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise Busy(f"{folder} is in use by process {holder}; wait for it or choose another --out") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,270 @@
+"""The command `fedfilt`. Heavy modules are imported by the commands that need them, so that --help answers at once."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedfilt.data import FederatedData
+    from fedfilt.store import Store
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Personalised federated learning over the graph of a building's devices.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, where it is.")
+app.add_typer(data_app, name="data")
+
+ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Overrides, such as rounds=50 aggregator.filter.mu=10.", show_default=False)
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to standard error.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder to look for data files in first.", show_default=False)]
+
+
+@app.callback()
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+
+
+@app.command()
+def run(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/NAME-seed-N")] = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Train the devices of an experiment and keep everything in a run folder."""
+    with _errors():
+        from fedfilt.config import load
+        from fedfilt.runs import Run, play_in_folder
+
+        loaded = load(config, overrides or [])
+        folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
+        with _progress() as progress:
+            made = Run(loaded, _store(data_dir, progress))
+            if not as_json:
+                progress.console.print(_labels(made.data))
+            task = progress.add_task(config.stem, total=loaded.rounds)
+            with _interruptible(folder, resume_hint=f"fedfilt run {config} --out {folder} --resume"):
+                for line in play_in_folder(made, folder, resume):
+                    progress.update(task, completed=line["round"], description=_words(config.stem, line))
+        result = json.loads((folder / "result.json").read_text())
+        if as_json:
+            print(json.dumps({"folder": str(folder), **result}))
+            return
+        from rich.console import Console
+
+        Console().print(_result_table(result))
+        print(f"run folder: {folder}")
+
+
+@app.command()
+def compare(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    rules: Annotated[
+        str, typer.Option(help="Rules to compare: names, mu=VALUE, or 'paper' for FedAvg, Local and mu=.1/1/10/100.")
+    ] = "paper",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Compare aggregation rules on the same data, start and batches."""
+    with _errors():
+        from fedfilt import comparing
+        from fedfilt.config import load
+
+        loaded = load(config, overrides or [])
+        names = comparing.rules(rules)
+        numbers = list(range(loaded.seed, loaded.seed + seeds))
+        folder = out or Path("runs") / f"{config.stem}-compare"
+        with _progress() as progress:
+            total = len(names) * len(numbers) * loaded.rounds
+            task = progress.add_task(config.stem, total=total)
+            order = {(n, s): i for i, (s, n) in enumerate((s, n) for s in numbers for n in names)}
+            steps = comparing.compare(loaded, names, numbers, folder, resume, _store(data_dir, progress))
+            with _interruptible(folder, resume_hint="the same command with --resume"):
+                for step in steps:
+                    done = order[step.rule, step.seed] * loaded.rounds + step.line["round"]
+                    words = _words(f"{step.rule} seed {step.seed}", step.line)
+                    progress.update(task, completed=done, description=words)
+                progress.update(task, completed=total)
+        rows = comparing.table(folder, names, numbers)
+        content = json.dumps({"folder": str(folder), "rules": [row._asdict() for row in rows]}, indent=1)
+        (folder / "comparison.json").write_text(content)
+        if as_json:
+            print(content)
+            return
+        from rich.console import Console
+
+        Console().print(_comparison_table(rows))
+        print(_sentence(rows))
+        print(f"runs: {folder}/RULE/seed-N, table: {folder / 'comparison.json'}")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """All data sets, and whether they are here."""
+    with _errors():
+        from rich.console import Console
+        from rich.table import Table
+
+        from fedfilt import parts
+        from fedfilt.store import Store
+
+        table = Table("name", "in cache", "what it is")
+        for name in parts.names("datasets"):
+            kind = parts.find("datasets", name)
+            here = all((Store().cache / _folder(kind) / file.name).exists() for file in kind.files)
+            table.add_row(name, "yes" if here else "no", kind.__doc__.splitlines()[0])
+        Console().print(table)
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="Name of the data set.")], data_dir: DataDir = None) -> None:
+    """Fetch a data set into the cache."""
+    with _errors():
+        from fedfilt import parts
+
+        with _progress() as progress:
+            samples = parts.find("datasets", name)().load(_store(data_dir, progress))
+        print(f"{name}: {(~samples.test).sum():,} training and {samples.test.sum():,} test samples")
+
+
+@data_app.command("where")
+def data_where() -> None:
+    """The folder in which data sets are kept."""
+    from fedfilt.store import Store
+
+    print(Store().cache)
+
+
+def _folder(kind: Any) -> str:
+    """Cache folder of a data set, as its loader names it."""
+    return {"mnist_writers": "qmnist"}.get(kind.__module__.rpartition(".")[2], kind.__module__.rpartition(".")[2])
+
+
+def _store(data_dir: Path | None, progress: Any) -> "Store":
+    from fedfilt.store import Store
+
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = progress.add_task(f"fetching {name}", total=total)
+        progress.update(tasks[name], completed=done, visible=done < total)
+
+    return Store(folder=data_dir, progress=show)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield progress
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors of the user's making end the command with one clear line and code 1."""
+    try:
+        yield
+    except (ValueError, ArithmeticError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def _interruptible(folder: Path, resume_hint: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nstopped; {folder} is kept up to its last checkpoint. Go on with: {resume_hint}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _words(name: str, line: dict[str, Any]) -> str:
+    words = f"{name} round {line['round']}"
+    tests = line.get("mixed", {})
+    scores = [f"{test} {tests[test]['mean']:.1%}" for test in ("local", "global") if test in tests]
+    return f"{words} {' '.join(scores)}" if scores else words
+
+
+def _labels(data: "FederatedData") -> Any:
+    from rich.table import Table
+
+    table = Table("device", "samples", *map(str, range(data.classes)), title=f"{data.name}: training samples per label")
+    for device, counts in enumerate(data.label_counts[:40]):
+        table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts])
+    if data.count > 40:
+        table.caption = f"... and {data.count - 40} devices more"
+    return table
+
+
+def _result_table(result: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("test", "round", "accuracy", "std over devices", "worst device", "precision", "recall", "F1")
+    for test in ("local", "global"):
+        for which in ("last", "best"):
+            if test in result:
+                row = result[test][which]
+                values = [f"{row[key]:.1%}" for key in ("mean", "std", "worst", "I_2", "I_3", "I_4")]
+                table.add_row(f"{test}, {which}", str(row["round"]), *values)
+    return table
+
+
+def _comparison_table(rows: list[Any]) -> Any:
+    from rich.table import Table
+
+    title = f"accuracy at the last round, mean over {rows[0].seeds} seed{'s' if rows[0].seeds > 1 else ''}"
+    table = Table("rule", "local test", "std of devices", "worst device", "global test", "std of devices", title=title)
+    for row in rows:
+        spread = [
+            f" ± {s:.1%}" if row.seeds > 1 else "" for s in (row.local_between_seeds, row.everybody_between_seeds)
+        ]
+        table.add_row(
+            row.rule,
+            f"{row.local:.1%}{spread[0]}",
+            f"{row.local_std:.1%}",
+            f"{row.local_worst:.1%}",
+            f"{row.everybody:.1%}{spread[1]}",
+            f"{row.everybody_std:.1%}",
+        )
+    return table
+
+
+def _sentence(rows: list[Any]) -> str:
+    """One sentence that explains the table."""
+    best, wide = max(rows, key=lambda r: r.local), max(rows, key=lambda r: r.everybody)
+    text = (
+        f"On its own data a device does best with {best.rule} ({best.local:.1%}), on everybody's with {wide.rule} "
+        f"({wide.everybody:.1%})"
+    )
+    between = [r for r in rows if r.rule.startswith("mu=")]
+    if between:
+        kept = max(between, key=lambda r: r.local + r.everybody)
+        text += f"; in between, {kept.rule} reaches {kept.local:.1%} and {kept.everybody:.1%}"
+    return text + "."
+
+
+if __name__ == "__main__":
+    app()

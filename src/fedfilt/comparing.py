@@ -1,0 +1,126 @@
+"""Several aggregation rules on the same data, start and batches, over several seeds."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedfilt.config import Config, from_table
+from fedfilt.runs import Run, lines, play_in_folder
+from fedfilt.store import Store
+
+PAPER = ("fedavg", "local", "mu=0.1", "mu=1", "mu=10", "mu=100")
+
+
+def rules(text: str) -> list[str]:
+    """Names of rules from a list with commas; "paper" is the paper's grid, "mu=10" is G-Fedfilt with that strength.
+
+    >>> rules("fedavg,mu=10")
+    ['fedavg', 'mu=10']
+    >>> rules("paper,mu=1e4")[-2:]
+    ['mu=100', 'mu=1e4']
+    """
+    names: list[str] = []
+    for word in (part.strip() for part in text.split(",")):
+        names += PAPER if word == "paper" else [word]
+    if len(set(names)) != len(names) or "" in names:
+        raise ValueError(f"rules must be different names with commas between, got {text!r}")
+    return names
+
+
+def with_rule(config: Config, rule: str) -> Config:
+    """The same experiment under another rule; "mu=..." keeps the rest of a G-Fedfilt config, such as its signal."""
+    table = config.table()
+    if rule.startswith("mu="):
+        try:
+            mu = float(rule[3:])
+        except ValueError:
+            raise ValueError(f"rules: mu must be a number, got {rule!r}") from None
+        given = table["aggregator"] if table["aggregator"]["name"] == "gfedfilt" else {"name": "gfedfilt"}
+        table["aggregator"] = {**given, "filter": {"name": "tikhonov", "mu": mu}}
+    else:
+        table["aggregator"] = {"name": rule}
+    return from_table(table)
+
+
+class Step(NamedTuple):
+    """A round of one of the runs of a comparison."""
+
+    rule: str
+    seed: int
+    line: dict[str, Any]
+
+
+def compare(
+    config: Config, names: list[str], seeds: list[int], folder: Path, resume: bool = False, store: Store | None = None
+) -> Iterator[Step]:
+    """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left."""
+    configs = {(name, seed): replace(with_rule(config, name), seed=seed) for seed in seeds for name in names}
+    for seed in seeds:
+        data = None
+        for name in names:
+            place = folder / name / f"seed-{seed}"
+            if resume and finished(place, configs[name, seed]):
+                continue
+            run = Run(configs[name, seed], store, data)
+            data = run.data  # the same partition for all rules of a seed
+            for line in play_in_folder(run, place, resume):
+                yield Step(name, seed, line)
+
+
+def finished(place: Path, config: Config) -> bool:
+    """Whether a run folder holds the result of exactly this config."""
+    try:
+        return bool(json.loads((place / "result.json").read_text())["config_hash"] == config.hash())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+class Row(NamedTuple):
+    """Mean over seeds of a rule at the last round, and the spread over seeds."""
+
+    rule: str
+    seeds: int
+    local: float
+    local_std: float  # over devices, mean over seeds
+    local_worst: float
+    everybody: float
+    everybody_std: float
+    local_between_seeds: float
+    everybody_between_seeds: float
+
+
+def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
+    """The last round of every rule from the run folders of a comparison."""
+    rows = []
+    for name in names:
+        last = [_last(folder / name / f"seed-{seed}") for seed in seeds]
+
+        def column(test: str, key: str, last: list[Mapping[str, Any]] = last) -> list[float]:
+            return [tests[test][key] if test in tests else float("nan") for tests in last]
+
+        own, everybody = column("local", "mean"), column("global", "mean")
+        rows.append(
+            Row(
+                name,
+                len(seeds),
+                float(np.mean(own)),
+                float(np.mean(column("local", "std"))),
+                float(np.mean(column("local", "worst"))),
+                float(np.mean(everybody)),
+                float(np.mean(column("global", "std"))),
+                float(np.std(own)),
+                float(np.std(everybody)),
+            )
+        )
+    return rows
+
+
+def _last(place: Path) -> Mapping[str, Any]:
+    tested = [line["mixed"] for line in lines(place) if "mixed" in line]
+    if not tested:
+        raise ValueError(f"{place} holds no tested round")
+    return dict(tested[-1])

@@ -1,0 +1,248 @@
+"""An experiment in one TOML file: tables become dataclasses, unknown keys are errors, `key=value` overrides.
+
+Command line beats file beats default.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedfilt import parts
+from fedfilt.checks import check_choice, check_count
+from fedfilt.data import Sizes
+from fedfilt.rounds import Evaluation
+from fedfilt.topology import Topology
+from fedfilt.train import Training
+
+Table = dict[str, Any]
+
+# Tables whose `name` is a file of a folder, and the file taken if none is named. `filter` stands inside others.
+PARTS = {
+    "data": ("datasets", "mnist"),
+    "partition": ("partitions", "labels"),
+    "scheduler": ("schedulers", "everything"),
+    "aggregator": ("aggregators", "gfedfilt"),
+    "filter": ("filters", "tikhonov"),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The table [model]: a file of fedfilt/models, or module:Class, and its options."""
+
+    name: str = "paper_cnn"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The table [engine]: where training happens, and with how many worker processes (0: one per core)."""
+
+    name: str = "local"
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("engine.name", self.name, parts.names("engines"))
+        check_count("engine.workers", self.workers, low=0)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The table [checkpoint]: how often the state of a run is saved."""
+
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        check_count("checkpoint.every", self.every)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    seed: int = 0
+    rounds: int = 200
+    data: Any = None
+    partition: Any = None
+    samples: Sizes = Sizes()
+    graph: Topology = Topology()
+    model: Model = Model()
+    training: Training = Training()
+    scheduler: Any = None
+    aggregator: Any = None
+    evaluation: Evaluation = Evaluation()
+    engine: Place = Place()
+    checkpoint: Checkpoint = Checkpoint()
+
+    def __post_init__(self) -> None:
+        check_count("seed", self.seed, low=0)
+        check_count("rounds", self.rounds)
+
+    def table(self) -> Table:
+        """The resolved experiment as a table: every key with its value."""
+        return _table_of(self, "")
+
+    def hash(self) -> str:
+        """Hash of all that decides the result: not the number of workers, nor how often is saved."""
+        table = self.table()
+        del table["engine"], table["checkpoint"]
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+    def toml(self) -> str:
+        """The resolved experiment as TOML."""
+        return tomli_w.dumps(self.table())
+
+
+def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
+    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides."""
+    table: Table = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"no experiment file {path}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from error
+    for text in overrides:
+        _override(table, text)
+    return from_table(table)
+
+
+def from_table(table: Mapping[str, Any]) -> Config:
+    """Make an experiment of a table; see `load`."""
+    filled = {**{name: {} for name in PARTS if name != "filter"}, **table}
+    return typing.cast(Config, _made(Config, filled, ""))
+
+
+def _override(table: Table, text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"an override must be key=value, such as training.learning_rate=0.1, got {text!r}")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    *path, last = key.strip().split(".")
+    for step in path:
+        table = table.setdefault(step, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"{key}: {step} is a value, not a table")
+    if path and last == "name" and table.get("name", parsed) != parsed:
+        table.clear()  # the options of another part do not fit
+    table[last] = parsed
+
+
+def _made(kind: type, table: Any, path: str) -> Any:
+    """An instance of a dataclass (or of a class with a plain constructor) from a table, checked key by key."""
+    where = path or "the experiment"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table, got {table!r}")
+    hints = _options(kind)
+    values = {}
+    for key, value in table.items():
+        full = f"{path}.{key}" if path else key
+        check_choice(f"key in {where}", key, hints)
+        values[key] = _value(key, hints[key], value, full)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from error
+    except ValueError as error:
+        raise ValueError(str(error) if where.split(".")[0] in str(error) else f"{where}: {error}") from error
+
+
+def _value(key: str, hint: Any, value: Any, path: str) -> Any:
+    if key in PARTS:
+        folder, default = PARTS[key]
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path} must be a table or a name, got {value!r}")
+        options = dict(value)
+        name = options.pop("name", default)
+        return _made(parts.find(folder, str(name)), options, path)
+    if hint is Model:
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path} must be a table or a name, got {value!r}")
+        options = dict(value)
+        name = options.pop("name", Model().name)
+        kind = parts.find("models", str(name))
+        for option, given in options.items():
+            check_choice(f"key in {path}", option, set(_options(kind)) - {"shape", "classes"})
+            options[option] = _value(option, _options(kind)[option], given, f"{path}.{option}")
+        return Model(str(name), options)
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, str) and "name" in _options(typing.cast(type, hint)):
+            value = {"name": value}
+        return _made(typing.cast(type, hint), value, path)
+    if not _fits(value, hint):
+        raise ValueError(f"{path} must be {_words(hint)}, got {value!r}")
+    if hint is float:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _options(kind: type) -> dict[str, Any]:
+    """Options of a part with their types: the fields of a dataclass, or the arguments of a constructor."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+    names = list(inspect.signature(kind).parameters)
+    return {name: hints.get(name, Any) for name in names}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if hint is Any or hint is inspect.Parameter.empty:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if origin is tuple:
+        inner = typing.get_args(hint)
+        return isinstance(value, list | tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(hint, type) and isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_words(option) for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return "a list of " + ", ".join(_words(option) for option in typing.get_args(hint))
+    known = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return known.get(hint, str(hint))
+
+
+def _table_of(value: Any, key: str) -> Any:
+    """The table from which a value was made; what is None is left out, as TOML has no word for it."""
+    if isinstance(value, Model):
+        return {"name": value.name, **value.options}
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        table = {name: _table_of(inner, name) for name, inner in fields.items() if inner is not None}
+        return {"name": _name_of(value, PARTS[key][0]), **table} if key in PARTS else table
+    if key in PARTS:
+        return {"name": _name_of(value, PARTS[key][0])}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _name_of(part: Any, folder: str) -> str:
+    kind = type(part)
+    package, _, name = kind.__module__.rpartition(".")
+    return name if package == f"fedfilt.{folder}" else f"{kind.__module__}:{kind.__qualname__}"

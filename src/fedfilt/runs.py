@@ -1,0 +1,253 @@
+"""A run in its folder: made from a config, played round by round, saved so that it can be resumed and trusted."""
+
+import csv
+import inspect
+import io
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as save_tensors
+
+from fedfilt import __version__, checkpoint, parts
+from fedfilt.config import Config, load
+from fedfilt.data import FederatedData
+from fedfilt.graph import Graph
+from fedfilt.layout import Layout, glorot
+from fedfilt.metrics import accuracy, local_from_global, scores
+from fedfilt.rounds import Experiment, Record, State, Tests, play
+from fedfilt.store import Store
+from fedfilt.train import generator
+
+# Keys of SeedSequence(seed, spawn_key=...) for what is drawn once; rounds use longer keys (round, device, ...)
+PARTITION, START = (2**30,), (2**30 + 1,)
+
+
+class Run:
+    """All that a config stands for, ready to play: graph, data, model, start and engine."""
+
+    def __init__(self, config: Config, store: Store | None = None, data: FederatedData | None = None) -> None:
+        self.config = config
+        self.graph: Graph = config.graph.graph(config.seed)
+        if data is None:
+            rooms = np.zeros(self.graph.count, int) if self.graph.rooms is None else self.graph.rooms
+            samples = config.data.load(store or Store())
+            data = config.partition(samples, rooms, config.samples, generator(config.seed, *PARTITION))
+        if data.count != self.graph.count:
+            raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
+        self.data: FederatedData = data
+        self.module = _module(config, data)
+        draw = torch.Generator().manual_seed(int(generator(config.seed, *START).integers(2**62)))
+        glorot(self.module, draw)
+        self.layout = Layout(self.module)
+
+    @contextmanager
+    def experiment(self) -> Iterator[Experiment]:
+        """The experiment with its engine running."""
+        config = self.config
+        engine = parts.find("engines", config.engine.name)
+        with engine(self.data, self.module, config.training, config.seed, config.engine.workers) as running:
+            yield Experiment(self.graph, config.aggregator, config.scheduler, running, config.rounds, config.evaluation)
+
+    def start(self) -> State:
+        """Round 0: every device has the same model."""
+        return State(0, np.tile(self.layout.row(self.module), (self.graph.count, 1)))
+
+    def line(self, record: Record) -> dict[str, Any]:
+        """A record as a line of metrics.jsonl."""
+        trained = np.isfinite(record.losses)
+        line: dict[str, Any] = {
+            "round": record.round,
+            "seconds": round(record.seconds, 4),
+            "loss": float(record.losses[trained].mean()) if trained.any() else None,
+            "samples": int(record.samples.sum()),
+        }
+        for name in ("mixed", "trained"):
+            tests = getattr(record, name)
+            if tests is not None:
+                line[name] = summary(tests, self.data)
+        return line
+
+
+def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
+    """Accuracy of every device on its own and the global test, and the paper's I_1 .. I_4 of the summed confusion."""
+    if tests.local_test is None:
+        own, confusion = local_from_global(tests.global_test, data.shares)
+    else:
+        own, confusion = accuracy(tests.local_test), tests.local_test
+    both = {"local": (own, confusion), "global": (accuracy(tests.global_test), tests.global_test)}
+    result = {}
+    for name, (per_device, matrices) in both.items():
+        tested = np.isfinite(per_device)
+        if not tested.any():
+            continue
+        total = matrices.sum(axis=0)
+        worst = int(np.nanargmin(per_device))
+        result[name] = {
+            "mean": float(per_device[tested].mean()),
+            "std": float(per_device[tested].std()),
+            "worst": float(per_device[worst]),
+            "worst_device": worst,
+            **dict(zip(("I_1", "I_2", "I_3", "I_4"), scores(total), strict=True)),
+            "devices": [round(float(value), 6) if math.isfinite(value) else None for value in per_device],
+            "confusion": total.tolist(),
+        }
+    return result
+
+
+def play_in_folder(run: Run, folder: Path, resume: bool = False) -> Iterator[dict[str, Any]]:
+    """Play a run in its folder and give each round's line; the folder is complete when this ends.
+
+    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none.
+    """
+    config = run.config
+    folder.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(folder):
+        state = _begin(run, folder, resume)
+        saved = folder / "checkpoint" / "state.safetensors"
+        metrics = folder / "metrics.jsonl"
+        started = time.time()
+        with run.experiment() as experiment, metrics.open("a", encoding="utf-8") as log:
+            for now, record in play(state, experiment):
+                state = now
+                line = run.line(record)
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+                if state.round % config.checkpoint.every == 0 or state.round == config.rounds:
+                    checkpoint.save_state(saved, state, config.hash())
+                yield line
+        _finish(run, folder, state, time.time() - started)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+    path = folder / "metrics.jsonl"
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def _begin(run: Run, folder: Path, resume: bool) -> State:
+    config, saved = run.config, folder / "checkpoint" / "state.safetensors"
+    old = folder / "config.toml"
+    if old.exists() and not resume:
+        raise ValueError(f"{folder} holds a run already; go on with --resume or choose another --out")
+    if not old.exists() and any(path.name != "lock" for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds other files; choose a new folder with --out")
+    if old.exists():
+        _check_same(config, old)
+    checkpoint.write_atomically(old, config.toml().encode())
+    (folder / "checkpoint").mkdir(exist_ok=True)
+    checkpoint.write_atomically(folder / "partition.json", run.data.to_json().encode())
+    checkpoint.write_atomically(folder / "environment.json", _environment(run).encode())
+    shape = (run.graph.count, run.layout.size)
+    state = checkpoint.load_state(saved, config.hash(), shape) if saved.exists() else run.start()
+    kept = [line for line in lines(folder) if line["round"] <= state.round]
+    if len(kept) != state.round:
+        raise ValueError(f"{folder}/metrics.jsonl lacks rounds before the checkpoint at {state.round}; start again")
+    text = "".join(json.dumps(line) + "\n" for line in kept)
+    checkpoint.write_atomically(folder / "metrics.jsonl", text.encode())
+    return state
+
+
+def _check_same(config: Config, old: Path) -> None:
+    before = load(old)
+    if before.hash() == config.hash():
+        return
+    changes = []
+    for key, value in _flat(config.table()).items():
+        was = _flat(before.table()).get(key)
+        if was != value:
+            changes.append(f"{key} was {was!r}, is {value!r}")
+    raise ValueError(
+        f"{old.parent} was run with another config ({'; '.join(changes)}); resume with the same one, "
+        "or choose another --out"
+    )
+
+
+def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat.update(_flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value})
+    return flat
+
+
+def _finish(run: Run, folder: Path, state: State, seconds: float) -> None:
+    tested = [line for line in lines(folder) if "mixed" in line]
+    write = checkpoint.write_atomically
+    write(folder / "devices.csv", _devices_csv(run, tested[-1]["mixed"] if tested else {}).encode())
+    (folder / "models").mkdir(exist_ok=True)
+    for device, row in enumerate(state.models):
+        write(folder / "models" / f"device-{device:03d}.safetensors", save_tensors(run.layout.tensors(row)))
+    result = result_of(tested)
+    result |= {"config_hash": run.config.hash(), "seed": run.config.seed, "wall_seconds": round(seconds, 2)}
+    result["models_sha256"] = checkpoint.models_hash(state.models)
+    write(folder / "result.json", json.dumps(result, indent=1).encode())
+
+
+def result_of(tested: list[dict[str, Any]]) -> dict[str, Any]:
+    """Last and best round by mean accuracy, local and global, from the lines in which models were tested."""
+    result: dict[str, Any] = {}
+    for test in ("local", "global"):
+        found = [line for line in tested if test in line["mixed"]]
+        if found:
+            best = max(found, key=lambda line: line["mixed"][test]["mean"])
+            last = found[-1]
+            keep = ("mean", "std", "worst", "worst_device", "I_1", "I_2", "I_3", "I_4")
+            result[test] = {
+                "last": {"round": last["round"], **{key: last["mixed"][test][key] for key in keep}},
+                "best": {"round": best["round"], **{key: best["mixed"][test][key] for key in keep}},
+            }
+    return result
+
+
+def _devices_csv(run: Run, tests: dict[str, Any]) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["device", "room", "samples", "labels", "local_accuracy", "global_accuracy"])
+    rooms = [""] * run.graph.count if run.graph.rooms is None else run.graph.rooms.tolist()
+    for device, counts in enumerate(run.data.label_counts):
+        labels = " ".join(f"{label}:{number}" for label, number in enumerate(counts) if number)
+        scores = [tests[name]["devices"][device] if name in tests else "" for name in ("local", "global")]
+        writer.writerow([device, rooms[device], int(counts.sum()), labels, *scores])
+    return table.getvalue()
+
+
+def _environment(run: Run) -> str:
+    packages = ("numpy", "scipy", "torch", "safetensors")
+    return json.dumps(
+        {
+            "fedfilt": __version__,
+            "python": sys.version.split()[0],
+            "platform": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            **{name: version(name) for name in packages},
+            "config_hash": run.config.hash(),
+            "seed": run.config.seed,
+            "partition_hash": run.data.hash,
+        },
+        indent=1,
+    )
+
+
+def _module(config: Config, data: FederatedData) -> torch.nn.Module:
+    kind = parts.find("models", config.model.name)
+    known: dict[str, Any] = {"shape": tuple(data.x.shape[1:]), "classes": data.classes}
+    accepted = inspect.signature(kind).parameters
+    try:
+        return kind(**{key: value for key, value in known.items() if key in accepted}, **config.model.options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"model {config.model.name} does not fit inputs of shape {known['shape']}: {error}") from error

@@ -1,0 +1,77 @@
+"""The graph an experiment names: the paper's, or one of a building."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedfilt.building import Building
+from fedfilt.checks import check_choice
+from fedfilt.graph import KINDS, Graph
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The table [graph] of an experiment.
+
+    name: "paper"; of a building: "distance" (reach), "nearest" (k), "rooms"; "complete", "empty"; "edges" (file).
+    The building has `rooms` rooms with `devices` devices in all, or is read from the CSV or TOML file `building`.
+    The file of "edges" has a header `a,b` or `a,b,weight` and a line per link.
+
+    >>> Topology(name="rooms", rooms=2, devices=10).graph(seed=0)
+    Graph(10 devices, 20 edges, 2 components, 2 rooms)
+    """
+
+    name: str = "paper"
+    devices: int | None = None
+    rooms: int = 4
+    building: str = ""
+    reach: float = 6.0
+    k: int = 4
+    file: str = ""
+    laplacian: str = "combinatorial"
+
+    def __post_init__(self) -> None:
+        check_choice("graph.name", self.name, ("paper", "distance", "nearest", "rooms", "complete", "empty", "edges"))
+        check_choice("graph.laplacian", self.laplacian, KINDS)
+
+    def graph(self, seed: int) -> Graph:
+        """Make the graph; a building that is not from a file is drawn with the seed."""
+        graph = self._graph(seed).with_laplacian(self.laplacian)
+        if self.devices is not None and self.devices != graph.count:
+            raise ValueError(f"graph.devices must be {graph.count} for this graph, got {self.devices}")
+        return graph
+
+    def _graph(self, seed: int) -> Graph:
+        if self.name == "paper":
+            return Graph.paper()
+        if self.building:
+            place = Building.from_table(self.building)
+        else:
+            place = Building.generate(self.rooms, self.devices, seed=seed)
+        if self.name == "distance":
+            return place.graph(self.reach)
+        if self.name == "nearest":
+            return Graph.nearest(place.positions, self.k, rooms=place.rooms)
+        if self.name == "rooms":
+            return Graph.from_rooms(place.rooms)
+        if self.name == "edges":
+            return _read_edges(Path(self.file), place.count, place.rooms)
+        links = np.ones((place.count, place.count)) - np.eye(place.count)
+        return Graph.from_adjacency(links if self.name == "complete" else 0 * links, rooms=place.rooms)
+
+
+def _read_edges(path: Path, count: int, rooms: object) -> Graph:
+    edges, weights = [], []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        table = csv.DictReader(file)
+        if not {"a", "b"} <= set(table.fieldnames or []):
+            raise ValueError(f"{path}: header must be a,b or a,b,weight, got {table.fieldnames}")
+        for row in table:
+            try:
+                edges.append((int(row["a"]), int(row["b"])))
+                weights.append(float(row.get("weight") or 1))
+            except (TypeError, ValueError):
+                raise ValueError(f"{path} line {table.line_num}: must be two device numbers, got {row}") from None
+    return Graph.from_edges(count, edges, weights, rooms=rooms)
