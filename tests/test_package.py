@@ -47,12 +47,14 @@ def run(*arguments, **options):
 def test_public_names_are_pinned():
     assert dir(fedfilt) == [
         "Building",
+        "Fitted",
         "Graph",
         "Strength",
         "Updates",
         "__version__",
         "aggregators",
         "filters",
+        "fit",
         "mix",
         "mixing_matrix",
         "strength",

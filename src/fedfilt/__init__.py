@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedfilt import aggregators, filters
     from fedfilt.building import Building
+    from fedfilt.fitting import Fitted, fit
     from fedfilt.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds import Updates
@@ -21,11 +22,13 @@ __version__ = "0.1.0"
 # Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
 _HOMES = {
     "Building": "building",
+    "Fitted": "fitting",
     "Graph": "graph",
     "Strength": "mixing",
     "Updates": "rounds",
     "aggregators": "",
     "filters": "",
+    "fit": "fitting",
     "mix": "mixing",
     "mixing_matrix": "mixing",
     "strength": "mixing",
@@ -33,11 +36,13 @@ _HOMES = {
 
 __all__ = [
     "Building",
+    "Fitted",
     "Graph",
     "Strength",
     "Updates",
     "aggregators",
     "filters",
+    "fit",
     "mix",
     "mixing_matrix",
     "strength",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from fedfilt.config import Config
     from fedfilt.data import FederatedData
     from fedfilt.store import Store
 
@@ -49,7 +50,7 @@ def run(
     """Train the devices of an experiment and keep everything in a run folder."""
     with _errors():
         from fedfilt.config import load
-        from fedfilt.runs import Run, play_in_folder
+        from fedfilt.runs import Run, draw, play_in_folder
 
         loaded = load(config, overrides or [])
         folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
@@ -62,13 +63,14 @@ def run(
                 for line in play_in_folder(made, folder, resume):
                     progress.update(task, completed=line["round"], description=_words(config.stem, line))
         result = json.loads((folder / "result.json").read_text())
+        draw(folder)
         if as_json:
             print(json.dumps({"folder": str(folder), **result}))
             return
         from rich.console import Console
 
         Console().print(_result_table(result))
-        print(f"run folder: {folder}")
+        print(f"run folder: {folder}, pictures: {folder / 'figures'}")
 
 
 @app.command()
@@ -93,28 +95,35 @@ def compare(
         names = comparing.rules(rules)
         numbers = list(range(loaded.seed, loaded.seed + seeds))
         folder = out or Path("runs") / f"{config.stem}-compare"
-        with _progress() as progress:
-            total = len(names) * len(numbers) * loaded.rounds
-            task = progress.add_task(config.stem, total=total)
-            order = {(n, s): i for i, (s, n) in enumerate((s, n) for s in numbers for n in names)}
-            steps = comparing.compare(loaded, names, numbers, folder, resume, _store(data_dir, progress))
-            with _interruptible(folder, resume_hint="the same command with --resume"):
-                for step in steps:
-                    done = order[step.rule, step.seed] * loaded.rounds + step.line["round"]
-                    words = _words(f"{step.rule} seed {step.seed}", step.line)
-                    progress.update(task, completed=done, description=words)
-                progress.update(task, completed=total)
-        rows = comparing.table(folder, names, numbers)
-        content = json.dumps({"folder": str(folder), "rules": [row._asdict() for row in rows]}, indent=1)
-        (folder / "comparison.json").write_text(content)
-        if as_json:
-            print(content)
-            return
-        from rich.console import Console
+        _compare(config.stem, loaded, names, numbers, folder, resume, as_json, data_dir)
 
-        Console().print(_comparison_table(rows))
-        print(_sentence(rows))
-        print(f"runs: {folder}/RULE/seed-N, table: {folder / 'comparison.json'}")
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("demo/mnist_2"), data_dir: DataDir = None
+) -> None:
+    """Compare FedAvg, purely personal models and G-Fedfilt on MNIST, 20 devices with 2 digits each: about a minute."""
+    with _errors():
+        from fedfilt import parts
+        from fedfilt.config import from_table
+        from fedfilt.store import DataMissing
+
+        table = {
+            "rounds": 60,
+            "samples": {"train": 45, "local_test": 100, "global_test": 1000},
+            "training": {"learning_rate": 0.1},
+            "evaluation": {"every": 10},
+        }
+        try:
+            with _progress() as progress:
+                parts.find("datasets", "mnist")().load(_store(data_dir, progress))
+        except DataMissing as error:
+            print(f"{error}\nGoing on with the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
+            small = {"train": 20, "local_test": 20, "global_test": 300}
+            table |= {"data": "digits", "model": "mlp", "samples": small}
+        config = from_table(table)
+        names = ["fedavg", "local", "mu=0.1", "mu=1", "mu=10"]
+        _compare("demo", config, names, [0], out, True, False, data_dir)
 
 
 @data_app.command("list")
@@ -152,6 +161,43 @@ def data_where() -> None:
     from fedfilt.store import Store
 
     print(Store().cache)
+
+
+def _compare(
+    title: str,
+    config: "Config",
+    names: list[str],
+    seeds: list[int],
+    folder: Path,
+    resume: bool,
+    as_json: bool,
+    data_dir: Path | None,
+) -> None:
+    from fedfilt import comparing
+
+    with _progress() as progress:
+        total = len(names) * len(seeds) * config.rounds
+        task = progress.add_task(title, total=total)
+        order = {(name, seed): i for i, (seed, name) in enumerate((s, n) for s in seeds for n in names)}
+        steps = comparing.compare(config, names, seeds, folder, resume, _store(data_dir, progress))
+        with _interruptible(folder, resume_hint="the same command with --resume"):
+            for step in steps:
+                done = order[step.rule, step.seed] * config.rounds + step.line["round"]
+                words = _words(f"{step.rule} seed {step.seed}", step.line)
+                progress.update(task, completed=done, description=words)
+            progress.update(task, completed=total)
+    rows = comparing.table(folder, names, seeds)
+    comparing.draw(folder, names, seeds[0])
+    content = json.dumps({"folder": str(folder), "rules": [row._asdict() for row in rows]}, indent=1)
+    (folder / "comparison.json").write_text(content)
+    if as_json:
+        print(content)
+        return
+    from rich.console import Console
+
+    Console().print(_comparison_table(rows))
+    print(_sentence(rows))
+    print(f"runs: {folder}/RULE/seed-N, table: {folder / 'comparison.json'}, pictures: {folder / 'figures'}")
 
 
 def _folder(kind: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfilt import runs
 from fedfilt.config import Config, from_table
 from fedfilt.runs import Run, lines, play_in_folder
 from fedfilt.store import Store
@@ -60,15 +61,15 @@ def compare(
     """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left."""
     configs = {(name, seed): replace(with_rule(config, name), seed=seed) for seed in seeds for name in names}
     for seed in seeds:
-        data = None
-        for name in names:
-            place = folder / name / f"seed-{seed}"
-            if resume and finished(place, configs[name, seed]):
-                continue
-            run = Run(configs[name, seed], store, data)
-            data = run.data  # the same partition for all rules of a seed
-            for line in play_in_folder(run, place, resume):
-                yield Step(name, seed, line)
+        left = [n for n in names if not (resume and finished(folder / n / f"seed-{seed}", configs[n, seed]))]
+        if not left:
+            continue
+        first = Run(configs[left[0], seed], store)
+        with first.engine() as engine:  # one engine, one partition and one start for all rules of a seed
+            for name in left:
+                run = Run(configs[name, seed], store, first.data)
+                for line in play_in_folder(run, folder / name / f"seed-{seed}", resume, engine):
+                    yield Step(name, seed, line)
 
 
 def finished(place: Path, config: Config) -> bool:
@@ -117,6 +118,11 @@ def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
             )
         )
     return rows
+
+
+def draw(folder: Path, names: list[str], seed: int) -> None:
+    """Pictures of a comparison, with the curves of one seed."""
+    runs.draw(folder, {name: folder / name / f"seed-{seed}" for name in names})
 
 
 def _last(place: Path) -> Mapping[str, Any]:

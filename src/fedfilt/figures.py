@@ -55,3 +55,36 @@ def graph_signals(building: Building, graph: Graph, signals: Mapping[str, Array]
         coloraxis={"colorscale": "RdBu_r", "cmin": -limit, "cmax": limit, "colorbar": {"title": "value"}},
     )
     return figure
+
+
+def label_counts(counts: Array) -> Any:
+    """Training samples per device and label: who holds what."""
+    text = [[str(n) if n else "" for n in row] for row in counts]
+    heat = go.Heatmap(z=counts, text=text, texttemplate="%{text}", colorscale="Blues", colorbar={"title": "samples"})
+    figure = go.Figure(heat)
+    figure.update_layout(
+        template="plotly_white",
+        title="training samples per device and label",
+        xaxis={"title": "label", "dtick": 1},
+        yaxis={"title": "device", "autorange": "reversed", "dtick": 1 if len(counts) <= 40 else None},
+        width=760,
+        height=max(360, 140 + 22 * min(len(counts), 60)),
+    )
+    return figure
+
+
+def accuracy_curves(curves: Mapping[str, Array], title: str) -> Any:
+    """Accuracy against rounds: for every name an array of (round, mean accuracy)."""
+    figure = go.Figure()
+    for name, points in curves.items():
+        figure.add_trace(go.Scatter(x=points[:, 0], y=points[:, 1], name=name, mode="lines+markers"))
+    figure.update_layout(
+        template="plotly_white",
+        title=title,
+        colorway=["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"],
+        xaxis={"title": "round"},
+        yaxis={"title": "accuracy", "tickformat": ".0%"},
+        width=760,
+        height=440,
+    )
+    return figure

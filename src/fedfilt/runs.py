@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from fedfilt.data import FederatedData
 from fedfilt.graph import Graph
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
-from fedfilt.rounds import Experiment, Record, State, Tests, play
+from fedfilt.rounds import Engine, Experiment, Record, State, Tests, play
 from fedfilt.store import Store
 from fedfilt.train import generator
 
@@ -51,12 +51,17 @@ class Run:
         self.layout = Layout(self.module)
 
     @contextmanager
-    def experiment(self) -> Iterator[Experiment]:
-        """The experiment with its engine running."""
+    def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
+        """The experiment on a running engine: the one given, or its own."""
         config = self.config
-        engine = parts.find("engines", config.engine.name)
-        with engine(self.data, self.module, config.training, config.seed, config.engine.workers) as running:
+        with nullcontext(engine) if engine is not None else self.engine() as running:
             yield Experiment(self.graph, config.aggregator, config.scheduler, running, config.rounds, config.evaluation)
+
+    def engine(self) -> Any:
+        """A new engine of the kind that the config names."""
+        config = self.config
+        kind = parts.find("engines", config.engine.name)
+        return kind(self.data, self.module, config.training, config.seed, config.engine.workers)
 
     def start(self) -> State:
         """Round 0: every device has the same model."""
@@ -104,10 +109,13 @@ def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
     return result
 
 
-def play_in_folder(run: Run, folder: Path, resume: bool = False) -> Iterator[dict[str, Any]]:
+def play_in_folder(
+    run: Run, folder: Path, resume: bool = False, engine: Engine | None = None
+) -> Iterator[dict[str, Any]]:
     """Play a run in its folder and give each round's line; the folder is complete when this ends.
 
-    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none.
+    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none. An
+    `engine` that is running already with the same data, model and seed may be given.
     """
     config = run.config
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +124,7 @@ def play_in_folder(run: Run, folder: Path, resume: bool = False) -> Iterator[dic
         saved = folder / "checkpoint" / "state.safetensors"
         metrics = folder / "metrics.jsonl"
         started = time.time()
-        with run.experiment() as experiment, metrics.open("a", encoding="utf-8") as log:
+        with run.experiment(engine) as experiment, metrics.open("a", encoding="utf-8") as log:
             for now, record in play(state, experiment):
                 state = now
                 line = run.line(record)
@@ -212,6 +220,25 @@ def result_of(tested: list[dict[str, Any]]) -> dict[str, Any]:
                 "best": {"round": best["round"], **{key: best["mixed"][test][key] for key in keep}},
             }
     return result
+
+
+def draw(folder: Path, curves_of: dict[str, Path] | None = None) -> None:
+    """Pictures of a run, or of the runs `curves_of` by name: who holds which labels, and accuracy against rounds."""
+    from fedfilt.figures import accuracy_curves, label_counts
+
+    places = curves_of or {"": folder}
+    figures = folder / "figures"
+    figures.mkdir(exist_ok=True)
+    partition = json.loads((next(iter(places.values())) / "partition.json").read_text())
+    shown = {"labels": label_counts(np.array(partition["label_counts"]))}
+    for test in ("local", "global"):
+        curves = {}
+        for name, place in places.items():
+            tested = [line for line in lines(place) if test in line.get("mixed", {})]
+            curves[name] = np.array([(line["round"], line["mixed"][test]["mean"]) for line in tested]).reshape(-1, 2)
+        shown[test] = accuracy_curves(curves, f"mean accuracy on the {test} test")
+    for name, figure in shown.items():
+        figure.write_html(figures / f"{name}.html", include_plotlyjs="directory")
 
 
 def _devices_csv(run: Run, tests: dict[str, Any]) -> str:

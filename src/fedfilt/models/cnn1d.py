@@ -5,7 +5,7 @@ class CNN1d(nn.Sequential):
     """For windows of sensor signals (channels, time): two blocks of 1-D convolution, ReLU and pooling, then 64 neurons.
 
     >>> sum(p.numel() for p in CNN1d((6, 128), 7).parameters())
-    71431
+    72199
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int, kernel: int = 5) -> None:
