@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: demo test bench clean
 
 demo: .venv/installed
-	$(BIN)/python examples/filtering.py demo
+	$(BIN)/fedfilt demo
 
 test: .venv/tested
 	$(BIN)/ruff format --check .
@@ -16,6 +16,7 @@ test: .venv/tested
 
 bench: .venv/benched
 	$(BIN)/python benchmarks/mix.py
+	$(BIN)/python benchmarks/round.py
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

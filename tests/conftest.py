@@ -1,4 +1,5 @@
 import numpy as np
+import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ settings.register_profile(
     "fedfilt", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("fedfilt")
+torch.set_num_threads(1)  # the tests run in one process per core
 
 
 @st.composite

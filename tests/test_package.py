@@ -128,4 +128,5 @@ def test_examples_run(name, tmp_path):
 
 
 def test_readme_shows_the_example_that_is_run():
-    assert (ROOT / "examples" / "quickstart.py").read_text().strip() in (ROOT / "README.md").read_text()
+    for name in ("quickstart.py", "personal.py"):
+        assert (ROOT / "examples" / name).read_text().strip() in (ROOT / "README.md").read_text()

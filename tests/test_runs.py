@@ -369,6 +369,11 @@ def test_topology_from_files(tmp_path):
         from_table({"graph": table}).graph.graph(seed=0)
 
 
+def test_docs_show_the_defaults():
+    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
+    assert from_table({}).toml().strip() in page
+
+
 def test_experiment_files_load():
     for path in (Path(__file__).parent.parent / "experiments").glob("*.toml"):
         assert load(path).rounds > 0

@@ -122,7 +122,7 @@ def demo(
             small = {"train": 20, "local_test": 20, "global_test": 300}
             table |= {"data": "digits", "model": "mlp", "samples": small}
         config = from_table(table)
-        names = ["fedavg", "local", "mu=0.1", "mu=1", "mu=10"]
+        names = ["fedavg", "local", "mu=1", "mu=10"]
         _compare("demo", config, names, [0], out, True, False, data_dir)
 
 
