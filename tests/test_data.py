@@ -297,6 +297,13 @@ def test_labels_are_in_equal_parts_and_tests_follow_them():
     assert np.bincount(data.y[data.global_test]).tolist() == [5] * 10
 
 
+def test_rounding_favours_no_label():
+    data = Labels(10)(SAMPLES, ROOMS, Sizes(45, 5, 50), np.random.default_rng(0))
+    assert data.label_counts.sum(axis=0).tolist() == [90] * 10
+    few = Labels(10)(SAMPLES, ROOMS, Sizes(5, 5, 50), np.random.default_rng(0))
+    assert few.label_counts.sum(axis=0).tolist() == [10] * 10
+
+
 def test_setup_1_shares_three_of_four_labels_in_a_room():
     held = RoomLabels(4, 3).draw(ROOMS, 10, np.random.default_rng(0))
     for room in range(4):

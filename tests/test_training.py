@@ -18,6 +18,7 @@ from fedfilt.engines.local import Local as LocalEngine
 from fedfilt.filters import Tikhonov
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
+from fedfilt.populations.paper import Paper
 from fedfilt.rounds import Evaluation, Experiment, Job, Plan, State, play
 from fedfilt.runs import Run
 from fedfilt.schedulers.everything import Everything
@@ -33,6 +34,10 @@ def some_data(devices=4, shape=(1, 12, 12), classes=3, seed=0, sizes=(40, 25, 33
         return centres[labels] + rng.standard_normal((number, *shape)).astype(np.float32), labels
 
     return FederatedData.from_arrays([draw(sizes[i % len(sizes)]) for i in range(devices)], global_test=draw(50))
+
+
+def hardware(data):
+    return Paper().draw(np.array([len(rows) for rows in data.train]), 1000, np.random.default_rng(0))
 
 
 def a_net(shape=(1, 12, 12), classes=3):
@@ -53,7 +58,7 @@ def played(data, module, graph, rule, training=None, rounds=3, epochs=2, workers
     layout = Layout(module)
     state = State(0, np.tile(layout.row(module), (data.count, 1)))
     with LocalEngine(data, module, training or Training(0.1, 8), seed, workers) as engine:
-        experiment = Experiment(graph, rule, Everything(epochs), engine, rounds, Evaluation(every=1))
+        experiment = Experiment(graph, rule, Everything(epochs), engine, hardware(data), rounds, Evaluation(every=1))
         steps = list(play(state, experiment))
     return steps[-1][0].models, [record for _, record in steps]
 
@@ -146,7 +151,9 @@ def _trained(data, graph, rounds):
     module, layout = a_net(), Layout(a_net())
     state = State(0, np.tile(layout.row(module), (data.count, 1)))
     with LocalEngine(data, module, Training(0.1, 8), 5, 1) as engine:
-        experiment = Experiment(graph, GFedFilt(Tikhonov(5.0)), Everything(2), engine, rounds, Evaluation(every=99))
+        experiment = Experiment(
+            graph, GFedFilt(Tikhonov(5.0)), Everything(2), engine, hardware(data), rounds, Evaluation(every=99)
+        )
         for now, _ in play(state, experiment):
             if now.round == rounds - 1:
                 state = now
@@ -279,7 +286,7 @@ def test_a_run_of_a_config_is_the_papers_protocol():
     with run.experiment() as experiment:
         steps = list(play(start, experiment))
     line = run.line(steps[-1][1])
-    assert set(line) == {"round", "seconds", "loss", "samples", "mixed", "trained"}
+    assert set(line) == {"round", "seconds", "loss", "samples", "time", "mixed", "trained"}
     for tests in (line["mixed"], line["trained"]):
         assert tests["local"]["worst"] == min(tests["local"]["devices"])
         assert np.array(tests["global"]["confusion"]).sum() == 20 * 50
@@ -311,4 +318,10 @@ def test_fit_trains_personal_models_of_the_users_own():
 def test_scheduler_contract(name):
     scheduler = parts.find("schedulers", name)()
     assert ">>>" in type(scheduler).__doc__
-    assert len(scheduler(0, 5).plans) == 5
+    devices = Paper().draw(np.array([450, 0, 3, 100, 450]), 1000, np.random.default_rng(0))
+    schedule = scheduler(devices, 1000)
+    assert len(schedule.plans) == 5
+    assert schedule.deadline > 0
+    for plan in schedule.plans:
+        assert 0 <= plan.data_fraction <= 1
+        assert 0 <= plan.density <= 1

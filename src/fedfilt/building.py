@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfilt.checks import Array, check_count, check_number
+from fedfilt.checks import Array, check_count, check_number, check_numbers
 from fedfilt.graph import Graph
 
 
@@ -109,6 +109,18 @@ class Building:
     def graph(self, reach: float) -> Graph:
         """Devices nearer than `reach` metres linked (the paper's rule), with rooms and positions."""
         return Graph.within_distance(self.positions, reach, rooms=self.rooms)
+
+
+def heterogeneity(seconds: Any) -> float:
+    """The paper's H = 1 - mean(min τ / τ) of the devices' latencies: 0 if all are equal, at most 1 - 1/K.
+
+    >>> heterogeneity([1, 2, 4, 4])
+    0.5
+    """
+    latency = check_numbers("seconds", seconds, "numbers, one per device")
+    if latency.ndim != 1 or not len(latency) or not np.isfinite(latency).all() or (latency <= 0).any():
+        raise ValueError(f"seconds must be finite and > 0, one per device, got {seconds!r}")
+    return float(1 - (latency.min() / latency).mean())
 
 
 def _counts_with_sum(rng: np.random.Generator, rooms: int, low: int, high: int, total: int) -> Array:

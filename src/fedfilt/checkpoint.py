@@ -53,9 +53,12 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
         "version": VERSION,
         "round": str(state.round),
         "config": config_hash,
-        "sha256": models_hash(state.models),
+        "sha256": _state_hash(state),
     }
-    write_atomically(path, save({"models": state.models}, metadata))
+    tensors = {"models": state.models}
+    if state.residuals is not None:
+        tensors["residuals"] = state.residuals
+    write_atomically(path, save(tensors, metadata))
 
 
 def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
@@ -63,18 +66,24 @@ def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
     try:
         content = path.read_bytes()
         metadata = _metadata(content)
-        models = load(content)["models"]
+        tensors = load(content)
+        state = State(int(metadata["round"]), tensors["models"], tensors.get("residuals"))
     except (SafetensorError, KeyError, ValueError, struct.error) as error:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") != VERSION:
         raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")
     if metadata.get("config") != config_hash:
         raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {config_hash})")
-    if models_hash(models) != metadata.get("sha256"):
+    if _state_hash(state) != metadata.get("sha256"):
         raise BadCheckpoint(f"{path} is damaged (wrong sha256 of the models); delete it to start the run again")
-    if models.shape != shape or models.dtype != np.float32:
-        raise BadCheckpoint(f"{path} holds {models.dtype} models of shape {models.shape}, wanted float32 of {shape}")
-    return State(int(metadata["round"]), models)
+    for array in (state.models, state.residuals):
+        if array is not None and (array.shape != shape or array.dtype != np.float32):
+            raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {shape}")
+    return state
+
+
+def _state_hash(state: State) -> str:
+    return models_hash(state.models) + ("" if state.residuals is None else models_hash(state.residuals))
 
 
 def _metadata(content: bytes) -> dict[str, Any]:

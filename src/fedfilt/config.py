@@ -18,9 +18,10 @@ from typing import Any
 import tomli_w
 
 from fedfilt import parts
-from fedfilt.checks import check_choice, check_count
+from fedfilt.checks import Response, check_choice, check_count
 from fedfilt.data import Sizes
 from fedfilt.rounds import Evaluation
+from fedfilt.simulated import Lateness
 from fedfilt.topology import Topology
 from fedfilt.train import Training
 
@@ -32,6 +33,8 @@ PARTS = {
     "partition": ("partitions", "labels"),
     "scheduler": ("schedulers", "everything"),
     "aggregator": ("aggregators", "gfedfilt"),
+    "devices": ("populations", "paper"),
+    "sparsifier": ("sparsifiers", "top_k"),
     "filter": ("filters", "tikhonov"),
 }
 
@@ -78,7 +81,10 @@ class Config:
     graph: Topology = Topology()
     model: Model = Model()
     training: Training = Training()
+    devices: Any = None
     scheduler: Any = None
+    sparsifier: Any = None
+    late: Lateness = Lateness()
     aggregator: Any = None
     evaluation: Evaluation = Evaluation()
     engine: Place = Place()
@@ -162,7 +168,7 @@ def _made(kind: type, table: Any, path: str) -> Any:
 
 
 def _value(key: str, hint: Any, value: Any, path: str) -> Any:
-    if key in PARTS:
+    if key in PARTS and hint in (Any, Response):
         folder, default = PARTS[key]
         if isinstance(value, str):
             value = {"name": value}
@@ -229,16 +235,18 @@ def _words(hint: Any) -> str:
     return known.get(hint, str(hint))
 
 
-def _table_of(value: Any, key: str) -> Any:
+def _table_of(value: Any, key: str, part: bool = False) -> Any:
     """The table from which a value was made; what is None is left out, as TOML has no word for it."""
     if isinstance(value, Model):
         return {"name": value.name, **value.options}
+    head = {"name": _name_of(value, PARTS[key][0])} if part else {}
     if dataclasses.is_dataclass(value):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        table = {name: _table_of(inner, name) for name, inner in fields.items() if inner is not None}
-        return {"name": _name_of(value, PARTS[key][0]), **table} if key in PARTS else table
-    if key in PARTS:
-        return {"name": _name_of(value, PARTS[key][0])}
+        hints = _options(type(value))
+        fields = {name: getattr(value, name) for name in hints}
+        is_part = {name: name in PARTS and hints[name] in (Any, Response) for name in hints}
+        return head | {n: _table_of(inner, n, is_part[n]) for n, inner in fields.items() if inner is not None}
+    if part:
+        return head
     return list(value) if isinstance(value, tuple) else value
 
 

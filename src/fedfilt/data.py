@@ -178,7 +178,9 @@ def _checked_part(name: str, part: Any) -> tuple[Array, Array]:
 def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
     """Deal samples so that every device has the given shares (K, classes) of labels; no sample is dealt twice."""
     numbers = sizes.draw(len(shares), rng)
-    wanted = np.stack([split(number, share) for number, share in zip(numbers, shares, strict=True)])
+    wanted = np.zeros(shares.shape, np.int64)
+    for device, (number, share) in enumerate(zip(numbers, shares, strict=True)):
+        wanted[device] = split(number, share, wanted.sum(axis=0))
     train: list[list[Array]] = [[] for _ in shares]
     for label in range(samples.classes):
         pool = rng.permutation(np.flatnonzero((samples.y == label) & ~samples.test))
@@ -229,15 +231,18 @@ def draw_global_test(samples: Samples, sizes: Sizes, rng: np.random.Generator) -
     return draw_test(samples, split(number, np.full(samples.classes, 1 / samples.classes)), rng)
 
 
-def split(number: int, shares: Array) -> Array:
+def split(number: int, shares: Array, before: Array | None = None) -> Array:
     """Whole numbers in proportion to `shares` that sum to `number`: largest remainders first.
 
-    >>> split(10, np.array([0.25, 0.25, 0.5])).tolist()
-    [3, 2, 5]
+    Equal remainders are rounded up where `before`, what others got, is least: no label is favoured over the devices.
+
+    >>> split(10, np.array([0.25, 0.25, 0.5])).tolist(), split(10, np.array([0.25, 0.25, 0.5]), np.array([3, 2, 5])).tolist()
+    ([3, 2, 5], [2, 3, 5])
     """
     exact = number * shares / shares.sum()
     whole = np.floor(exact + 1e-9).astype(np.int64)
-    order = np.argsort(-(exact - whole), kind="stable")
+    ties = np.zeros(len(shares)) if before is None else before
+    order = np.lexsort([ties, -np.round(exact - whole, 9)])
     whole[order[: number - whole.sum()]] += 1
     return whole
 

@@ -1,6 +1,6 @@
 """Pictures of buildings, filters and runs: functions that return Plotly figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,5 +86,26 @@ def accuracy_curves(curves: Mapping[str, Array], title: str) -> Any:
         yaxis={"title": "accuracy", "tickformat": ".0%"},
         width=760,
         height=440,
+    )
+    return figure
+
+
+def timeline(columns: Mapping[str, Array], deadline: float | None, names: Sequence[str], title: str) -> Any:
+    """The round as bars, a device a line: computing, sending, idle (seconds), against the deadline."""
+    colours = {"compute_seconds": "#0072B2", "send_seconds": "#E69F00", "idle_seconds": "#DDDDDD"}
+    figure = go.Figure()
+    for key, colour in colours.items():
+        words = key.removesuffix("_seconds")
+        figure.add_trace(go.Bar(y=list(names), x=columns[key], name=words, orientation="h", marker={"color": colour}))
+    if deadline is not None:
+        figure.add_vline(x=deadline, line={"color": "#D55E00", "dash": "dash"}, annotation_text="deadline")
+    figure.update_layout(
+        template="plotly_white",
+        title=title,
+        barmode="stack",
+        xaxis={"title": "seconds"},
+        yaxis={"autorange": "reversed", "dtick": 1 if len(names) <= 60 else None},
+        width=860,
+        height=max(320, 150 + 20 * min(len(names), 60)),
     )
     return figure

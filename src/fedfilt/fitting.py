@@ -14,10 +14,12 @@ from fedfilt.data import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
 from fedfilt.layout import Layout
+from fedfilt.populations.paper import Paper
 from fedfilt.rounds import Evaluation, Experiment, Record, State, Updates, play
 from fedfilt.runs import summary
 from fedfilt.schedulers.everything import Everything
 from fedfilt.train import Training
+from fedfilt.wire import wire_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,9 @@ def fit(
     records = []
     with Local(data, model, settings, seed, workers) as engine:
         evaluation = Evaluation(every=evaluate_every)
-        experiment = Experiment(graph, aggregator, Everything(epochs), engine, rounds, evaluation)
+        held = np.array([len(rows) for rows in data.train])
+        hardware = Paper().draw(held, wire_size(layout.size, layout.size), np.random.default_rng(seed))
+        experiment = Experiment(graph, aggregator, Everything(epochs), engine, hardware, rounds, evaluation, seed)
         for now, record in play(state, experiment):
             state = now
             records.append(record)

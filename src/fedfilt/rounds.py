@@ -12,20 +12,25 @@ import numpy as np
 
 from fedfilt.checks import Array, check_count, check_signal, check_weights
 from fedfilt.graph import Graph
+from fedfilt.hardware import Hardware
+from fedfilt.wire import wire_size
 
 
 class Plan(NamedTuple):
     """What a device is to do this round."""
 
-    epochs: int = 3
+    epochs: int = 3  # 0: it takes no part
     data_fraction: float = 1.0  # of its samples, rounded down
-    density: float = 1.0  # of its update, by number of values sent
+    density: float = 1.0  # bytes it may send, as a share of the whole update's
+    clock: float = 1.0  # share of its full clock
+    bandwidth_hz: float = 0.0  # that it is given; 0: what it has
+    outcome: str = ""  # how the plan came about; see `fedfilt.planning`
 
 
 class Schedule(NamedTuple):
-    """A plan per device (None: not this round) and the deadline of the round in seconds."""
+    """A plan per device and the deadline of the round in seconds."""
 
-    plans: Sequence[Plan | None]
+    plans: Sequence[Plan]
     deadline: float = float("inf")
 
 
@@ -36,15 +41,35 @@ class Job(NamedTuple):
     device: int
     model: Array  # (B,) the device's own row
     plan: Plan
+    residual: Array | None = None  # (B,) what the device has not sent yet
+
+
+class Cost(NamedTuple):
+    """What a round costs a device in simulated time."""
+
+    compute_seconds: float = 0.0
+    send_seconds: float = 0.0
+    compute_joules: float = 0.0
+    send_joules: float = 0.0
+    idle_seconds: float = 0.0  # until the round ended
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the round to its arrival."""
+        return self.compute_seconds + self.send_seconds
 
 
 class Reply(NamedTuple):
     """What a device sends back."""
 
     device: int
-    update: Array  # (B,) trained model minus the model it was given
+    update: Array  # (B,) trained model minus the model it was given, as far as it was sent
     samples: int  # it trained on
     loss: float
+    size: int = 0  # bytes it sent
+    residual: Array | None = None  # (B,) what it did not send
+    cost: Cost = Cost()
+    late: bool = False  # too late to count
 
 
 class Updates(NamedTuple):
@@ -106,6 +131,7 @@ class State(NamedTuple):
 
     round: int  # rounds played
     models: Array  # (K, B)
+    residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
 
 
 class Record(NamedTuple):
@@ -115,6 +141,11 @@ class Record(NamedTuple):
     seconds: float  # of wall time
     samples: Array  # (K,) each device trained on
     losses: Array  # (K,) mean training loss of the last epoch, NaN for who did not train
+    schedule: Schedule
+    costs: Array  # (K, 5) the fields of Cost
+    sizes: Array  # (K,) bytes sent
+    late: Array  # (K,) True for who came too late to count
+    latency: float  # simulated seconds until the round ended
     mixed: Tests | None  # of the models after mixing, as the devices get them back
     trained: Tests | None  # of the models after local training, before mixing
 
@@ -136,30 +167,56 @@ class Experiment:
 
     graph: Graph
     aggregator: Callable[[Array, Updates, Graph], Array]
-    scheduler: Callable[[int, int], Schedule]  # (round, devices) -> schedule
+    scheduler: Callable[[Hardware, int], Schedule]  # (devices in this round, bytes of an update) -> schedule
     engine: Engine
+    hardware: Hardware
     rounds: int
     evaluation: Evaluation = Evaluation()
+    seed: int = 0
 
 
 def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     """One round: plan, train, mix, and test if it is time to."""
     start = time.perf_counter()
-    graph, engine = experiment.graph, experiment.engine
-    count, size = state.models.shape
-    schedule = experiment.scheduler(state.round, count)
-    jobs = [Job(state.round, i, state.models[i], plan) for i, plan in enumerate(schedule.plans) if plan is not None]
-    replies = list(engine.train(jobs, schedule.deadline))
-    updates = Updates.stack(replies, count, size)
-    losses = np.full(count, np.nan)
-    losses[[reply.device for reply in replies]] = [reply.loss for reply in replies]
+    engine, (count, size) = experiment.engine, state.models.shape
+    schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, state.round), wire_size(size, size))
+    replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
+    counted = [reply for reply in replies if not reply.late]
+    updates = Updates.stack(counted, count, size)
     done = state.round + 1
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
     trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None
-    models = experiment.aggregator(state.models, updates, graph)
+    models = experiment.aggregator(state.models, updates, experiment.graph)
     mixed = engine.test(models) if due else None
+
+    losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)
+    late = np.zeros(count, bool)
+    for reply in replies:
+        i = reply.device
+        losses[i], costs[i], sizes[i], late[i] = reply.loss, reply.cost, reply.size, reply.late
+    latency = max((r.cost.seconds + r.cost.idle_seconds for r in replies if not r.late), default=0.0)
     seconds = time.perf_counter() - start
-    return State(done, models), Record(done, seconds, updates.weights, losses, mixed, trained)
+    record = Record(done, seconds, updates.weights, losses, schedule, costs, sizes, late, latency, mixed, trained)
+    return State(done, models, _residuals(state.residuals, counted, count, size)), record
+
+
+def _jobs(state: State, schedule: Schedule) -> list[Job]:
+    left = state.residuals
+    return [
+        Job(state.round, i, state.models[i], plan, None if left is None else left[i])
+        for i, plan in enumerate(schedule.plans)
+        if plan.epochs
+    ]
+
+
+def _residuals(before: Array | None, replies: Sequence[Reply], count: int, size: int) -> Array | None:
+    """What every device has not sent yet; a reply that did not count leaves its device's as it was."""
+    if before is None and all(reply.residual is None for reply in replies):
+        return None
+    after = np.zeros((count, size), np.float32) if before is None else before.copy()
+    for reply in replies:
+        after[reply.device] = 0 if reply.residual is None else reply.residual
+    return after
 
 
 def play(state: State, experiment: Experiment) -> Iterator[tuple[State, Record]]:

@@ -1,5 +1,6 @@
 """A run in its folder: made from a config, played round by round, saved so that it can be resumed and trusted."""
 
+import copy
 import csv
 import inspect
 import io
@@ -10,6 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,19 +20,25 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedfilt import __version__, checkpoint, parts
+from fedfilt.building import heterogeneity
 from fedfilt.config import Config, load
 from fedfilt.data import FederatedData
 from fedfilt.graph import Graph
+from fedfilt.hardware import Hardware
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
 from fedfilt.rounds import Engine, Experiment, Record, State, Tests, play
+from fedfilt.simulated import Simulated
 from fedfilt.store import Store
-from fedfilt.train import generator
+from fedfilt.train import generator, inputs
+from fedfilt.wire import wire_size
 
 # Keys of SeedSequence(seed, spawn_key=...) for what is drawn once; rounds use longer keys (round, device, ...)
-PARTITION, START = (2**30,), (2**30 + 1,)
+PARTITION, START, DEVICES = (2**30,), (2**30 + 1,), (2**30 + 2,)
 
 
 class Run:
@@ -49,19 +58,42 @@ class Run:
         draw = torch.Generator().manual_seed(int(generator(config.seed, *START).integers(2**62)))
         glorot(self.module, draw)
         self.layout = Layout(self.module)
+        held = np.array([len(rows) for rows in data.train])
+        update_bytes = wire_size(self.layout.size, self.layout.size)
+        self.hardware: Hardware = config.devices.draw(held, update_bytes, generator(config.seed, *DEVICES))
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
         """The experiment on a running engine: the one given, or its own."""
         config = self.config
         with nullcontext(engine) if engine is not None else self.engine() as running:
-            yield Experiment(self.graph, config.aggregator, config.scheduler, running, config.rounds, config.evaluation)
+            yield Experiment(
+                self.graph,
+                config.aggregator,
+                config.scheduler,
+                Simulated(running, self.hardware, config.seed, config.late),
+                self.hardware,
+                config.rounds,
+                config.evaluation,
+                config.seed,
+            )
 
     def engine(self) -> Any:
         """A new engine of the kind that the config names."""
         config = self.config
         kind = parts.find("engines", config.engine.name)
-        return kind(self.data, self.module, config.training, config.seed, config.engine.workers)
+        workers, sparsifier = config.engine.workers, config.sparsifier
+        return kind(self.data, self.module, config.training, config.seed, workers, sparsifier)
+
+    @cached_property
+    def flops_per_sample(self) -> int:
+        """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
+        module = copy.deepcopy(self.module).train()
+        x = inputs(self.data.x[:2])  # two, for layers that need more than one (batch norm)
+        with FlopCounterMode(display=False) as counter:
+            loss = functional.cross_entropy(module(x), torch.from_numpy(self.data.y[:2]))
+            loss.backward()  # type: ignore[no-untyped-call]
+        return int(counter.get_total_flops()) // 2
 
     def start(self) -> State:
         """Round 0: every device has the same model."""
@@ -75,12 +107,45 @@ class Run:
             "seconds": round(record.seconds, 4),
             "loss": float(record.losses[trained].mean()) if trained.any() else None,
             "samples": int(record.samples.sum()),
+            "time": self._time(record),
         }
         for name in ("mixed", "trained"):
             tests = getattr(record, name)
             if tests is not None:
                 line[name] = summary(tests, self.data)
         return line
+
+    def _time(self, record: Record) -> dict[str, Any]:
+        """Simulated time, energy and bytes of a round, in all and per device."""
+        plans = record.schedule.plans
+        arrivals = record.costs[:, :2].sum(axis=1)
+        there = arrivals > 0
+        epochs = np.array([plan.epochs for plan in plans])
+        trained = np.floor([p.data_fraction * n + 1e-9 for p, n in zip(plans, self.hardware.samples, strict=True)])
+        joules = record.costs[:, 2:4].sum(axis=1)
+        columns = {
+            "compute_seconds": record.costs[:, 0],
+            "send_seconds": record.costs[:, 1],
+            "idle_seconds": record.costs[:, 4],
+            "joules": joules,
+        }
+        return {
+            "deadline": record.schedule.deadline if math.isfinite(record.schedule.deadline) else None,
+            "latency": record.latency,
+            "desync": record.latency - float(arrivals[there].min()) if there.any() else 0.0,
+            "flops": self.flops_per_sample * int((epochs * trained).sum()),
+            "joules": float(joules.sum()),
+            "bytes": int(record.sizes.sum()),
+            "late": np.flatnonzero(record.late).tolist(),
+            "devices": {
+                **{name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()},
+                "bytes": record.sizes.tolist(),
+                "epochs": epochs.tolist(),
+                "data_fraction": [round(plan.data_fraction, 6) for plan in plans],
+                "density": [round(plan.density, 6) for plan in plans],
+                "outcome": [plan.outcome for plan in plans],
+            },
+        }
 
 
 def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
@@ -134,6 +199,39 @@ def play_in_folder(
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
         _finish(run, folder, state, time.time() - started)
+
+
+def first_round(run: Run) -> dict[str, Any]:
+    """What the scheduler plans for the first round: per device settings, seconds, joules, outcome."""
+    size = wire_size(run.layout.size, run.layout.size)
+    now = run.hardware.at(run.config.seed, 0)
+    schedule = run.config.scheduler(now, size)
+    devices = []
+    for i, plan in enumerate(schedule.plans):
+        band = plan.bandwidth_hz or now.bandwidth_hz[i]
+        given = replace(now, clock_hz=now.clock_hz * plan.clock, bandwidth_hz=np.full(now.count, band))
+        work = plan.epochs * plan.data_fraction
+        sending = plan.density * size if plan.epochs else 0.0
+        devices.append(
+            {
+                "device": i,
+                "room": "" if run.graph.rooms is None else run.graph.rooms[i].item(),
+                "epochs": plan.epochs,
+                "data_fraction": plan.data_fraction,
+                "density": plan.density,
+                "compute_seconds": float(work * given.compute_seconds()[i]),
+                "send_seconds": float(given.send_seconds(sending)[i]),
+                "joules": float(work * given.compute_joules()[i] + given.send_joules(sending)[i]),
+                "outcome": plan.outcome,
+            }
+        )
+    last = max(d["compute_seconds"] + d["send_seconds"] for d in devices)
+    end = schedule.deadline if math.isfinite(schedule.deadline) else last
+    for d in devices:
+        d["idle_seconds"] = max(0.0, end - d["compute_seconds"] - d["send_seconds"]) if d["epochs"] else 0.0
+    full = 3 * now.compute_seconds() + now.send_seconds(size)
+    deadline = schedule.deadline if math.isfinite(schedule.deadline) else None
+    return {"deadline": deadline, "heterogeneity": heterogeneity(full), "devices": devices}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -201,6 +299,10 @@ def _finish(run: Run, folder: Path, state: State, seconds: float) -> None:
     for device, row in enumerate(state.models):
         write(folder / "models" / f"device-{device:03d}.safetensors", save_tensors(run.layout.tensors(row)))
     result = result_of(tested)
+    rounds = [line["time"] for line in lines(folder)]
+    names = {"I_5_flops": "flops", "I_6_latency_seconds": "latency", "I_7_desync_seconds": "desync"}
+    result["totals"] = {name: sum(r[key] for r in rounds) for name, key in names.items()}
+    result["totals"] |= {name: sum(r[name] for r in rounds) for name in ("joules", "bytes")}
     result |= {"config_hash": run.config.hash(), "seed": run.config.seed, "wall_seconds": round(seconds, 2)}
     result["models_sha256"] = checkpoint.models_hash(state.models)
     write(folder / "result.json", json.dumps(result, indent=1).encode())

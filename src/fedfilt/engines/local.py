@@ -4,10 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,11 @@ from fedfilt.checks import Array, check_count
 from fedfilt.data import FederatedData
 from fedfilt.layout import Layout
 from fedfilt.rounds import Job, Plan, Reply, Tests
+from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.train import Training, confusion, inputs, one_thread, train
+from fedfilt.wire import unpack, wire_size
+
+Sparsifier: TypeAlias = Callable[[Array, Array | None, float], tuple[bytes, Array | None]]
 
 
 class Local:
@@ -34,19 +38,26 @@ class Local:
     """
 
     def __init__(
-        self, data: FederatedData, module: torch.nn.Module, training: Training, seed: int = 0, workers: int = 0
+        self,
+        data: FederatedData,
+        module: torch.nn.Module,
+        training: Training,
+        seed: int = 0,
+        workers: int = 0,
+        sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
     ) -> None:
         """`workers` 0 means one per core, 1 means in this process."""
         workers = check_count("engine.workers", workers, low=0) or _cores()
         self.layout = Layout(module)
         self.data = data
-        buffers = torch.zeros((2, data.count, self.layout.size))
+        buffers = torch.zeros((3, data.count, self.layout.size))
         used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
         place = np.zeros(len(data.y), np.int64)
         place[used] = np.arange(len(used))
         self._desk = _Desk(
             copy.deepcopy(module),
             training,
+            sparsifier,
             seed,
             buffers,
             torch.from_numpy(np.ascontiguousarray(data.x[used])),
@@ -67,12 +78,14 @@ class Local:
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Train the jobs' models and give the replies in job order; nobody is late here."""
-        given = self._desk.buffers[0].numpy()
+        given, updates, residuals = self._desk.buffers.numpy()
         for job in jobs:
             given[job.device] = job.model
-        orders = [(job.round, job.device, job.plan) for job in jobs]
-        for device, samples, loss in self._spread(_train_one, orders):
-            yield Reply(device, self._desk.buffers[1, device].numpy(), samples, loss)
+            if job.residual is not None:
+                residuals[job.device] = job.residual
+        orders = [(job.round, job.device, job.plan, job.residual is not None) for job in jobs]
+        for device, samples, loss, size, left in self._spread(_train_one, orders):
+            yield Reply(device, updates[device], samples, loss, size, residuals[device] if left else None)
 
     def test(self, models: Array) -> Tests:
         """Test every device's model (K, B); equal models are tested once."""
@@ -120,8 +133,9 @@ class _Desk(NamedTuple):
 
     module: torch.nn.Module
     training: Training
+    sparsifier: Sparsifier
     seed: int
-    buffers: torch.Tensor  # (2, K, B): models given, updates
+    buffers: torch.Tensor  # (3, K, B): models given, updates, residuals
     x: torch.Tensor
     y: torch.Tensor
     classes: int
@@ -133,30 +147,27 @@ class _Desk(NamedTuple):
         return inputs(self.x.numpy()[rows])
 
 
-def _train_one(order: tuple[int, int, Plan], desk: _Desk) -> tuple[int, int, float]:
-    round, device, plan = order
+def _train_one(order: tuple[int, int, Plan, bool], desk: _Desk) -> tuple[int, int, float, int, bool]:
+    """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind)."""
+    round, device, plan, owing = order
     own = desk.own[device]
     samples = math.floor(plan.data_fraction * len(own) + 1e-9)
-    given, update = desk.buffers[0, device], desk.buffers[1, device]
+    given, update, residual = desk.buffers[:, device]
     update.copy_(given)
     loss = math.nan
-    if samples and plan.epochs:
+    if samples:
         x, y = desk.batch(own), desk.y[torch.from_numpy(own)]
-        loss = train(
-            desk.module,
-            Layout(desk.module),
-            update,
-            x,
-            y,
-            desk.training,
-            desk.seed,
-            round,
-            device,
-            plan.epochs,
-            samples,
-        )
+        where = desk.seed, round, device
+        loss = train(desk.module, Layout(desk.module), update, x, y, desk.training, *where, plan.epochs, samples)
     update -= given
-    return device, samples if plan.epochs else 0, loss
+    size = wire_size(len(update), len(update))
+    if plan.density >= 1 and not owing:
+        return device, samples, loss, size, False
+    content, left = desk.sparsifier(update.numpy(), residual.numpy() if owing else None, plan.density)
+    update.numpy()[:] = unpack(content, len(update))
+    if left is not None:
+        residual.numpy()[:] = left
+    return device, samples, loss, len(content), left is not None
 
 
 def _test_on_all(device: int, desk: _Desk) -> Array:

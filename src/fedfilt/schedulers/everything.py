@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 
 from fedfilt.checks import check_count
+from fedfilt.hardware import Hardware
 from fedfilt.rounds import Plan, Schedule
 
 
@@ -8,8 +9,10 @@ from fedfilt.rounds import Plan, Schedule
 class Everything:
     """Every device trains the same number of epochs on all its data and sends the whole update; no deadline.
 
-    >>> Everything(epochs=3)(0, 2).plans
-    [Plan(epochs=3, data_fraction=1.0, density=1.0), Plan(epochs=3, data_fraction=1.0, density=1.0)]
+    >>> import numpy as np
+    >>> from fedfilt.populations import Paper
+    >>> Everything(epochs=3)(Paper().draw(np.full(2, 450), 1000, np.random.default_rng(0)), 1000).plans[1].epochs
+    3
     """
 
     epochs: int = 3
@@ -17,5 +20,5 @@ class Everything:
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, low=0)
 
-    def __call__(self, round: int, count: int) -> Schedule:
-        return Schedule([Plan(epochs=self.epochs)] * count)
+    def __call__(self, hardware: Hardware, update_bytes: int) -> Schedule:
+        return Schedule([Plan(epochs=self.epochs)] * hardware.count)

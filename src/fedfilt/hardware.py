@@ -1,0 +1,84 @@
+"""The hardware of the devices: what training and sending cost each of them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedfilt import radio
+from fedfilt.checks import Array, check_number
+
+
+@dataclass(frozen=True, eq=False)
+class Hardware:
+    """Clock, radio and battery of K devices, one number each; see `fedfilt.radio` for the equations.
+
+    `variability` is the spread (σ of a log-normal factor) of a device's speed and of its rate from round to round: the
+    plan knows it, as devices report their state at the start of a round. `error` is the spread of what the plan
+    does not know.
+    """
+
+    samples: Array
+    cycles_per_sample: Array
+    clock_hz: Array
+    transmit_watts: Array
+    gain_db: Array  # with path loss taken off
+    bandwidth_hz: Array
+    energy_limit: Array  # joules a round
+    kinds: tuple[str, ...] = ()
+    variability: float = 0.0
+    error: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("cycles_per_sample", "clock_hz", "transmit_watts", "bandwidth_hz"):
+            value = getattr(self, name)
+            if value.shape != self.samples.shape or not np.isfinite(value).all() or (value <= 0).any():
+                raise ValueError(f"{name} must be one finite number > 0 per device, got {value}")
+        check_number("variability", self.variability, low=0)
+        check_number("error", self.error, low=0)
+
+    @property
+    def count(self) -> int:
+        """Number of devices K."""
+        return len(self.samples)
+
+    def compute_seconds(self) -> Array:
+        """Seconds of an epoch on all of a device's data; a device without samples counts as having one."""
+        return radio.compute_seconds(1, np.maximum(self.samples, 1), self.cycles_per_sample, self.clock_hz)
+
+    def compute_joules(self) -> Array:
+        """Joules of an epoch on all of a device's data."""
+        return radio.compute_joules(1, np.maximum(self.samples, 1), self.cycles_per_sample, self.clock_hz)
+
+    def signal_hz(self) -> Array:
+        """Signal over noise density."""
+        return radio.signal_to_noise_hz(self.transmit_watts, self.gain_db)
+
+    def bits_per_second(self) -> Array:
+        """Rate of every device's uplink."""
+        return radio.bits_per_second(self.bandwidth_hz, self.signal_hz())
+
+    def send_seconds(self, size: float) -> Array:
+        """Seconds to send `size` bytes."""
+        return 8 * size / self.bits_per_second()
+
+    def send_joules(self, size: float) -> Array:
+        """Joules to send `size` bytes."""
+        return self.transmit_watts * self.send_seconds(size)
+
+    def at(self, seed: int, round: int) -> "Hardware":
+        """The devices as they are in a round, as far as they know it themselves when the plan is made."""
+        return self._shaken(self.variability, seed, round, 0)
+
+    def in_truth(self, seed: int, round: int) -> "Hardware":
+        """The devices as they turn out to be in that round: apply to what `at` gave."""
+        return self._shaken(self.error, seed, round, 1)
+
+    def _shaken(self, spread: float, seed: int, round: int, key: int) -> "Hardware":
+        if not spread:
+            return self
+        sequence = np.random.SeedSequence(seed, spawn_key=(round, 2**30 + key))
+        clock, rate = np.exp(spread * np.random.default_rng(sequence).standard_normal((2, self.count)))
+        # The same factor on bandwidth and signal scales the rate by it: r = b log₂(1 + g/b)
+        gain = self.gain_db + 10 * np.log10(rate)
+        cycles = self.cycles_per_sample / clock
+        return replace(self, cycles_per_sample=cycles, bandwidth_hz=self.bandwidth_hz * rate, gain_db=gain)

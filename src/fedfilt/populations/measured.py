@@ -1,0 +1,59 @@
+import csv
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt.checks import Array, check_number
+from fedfilt.hardware import Hardware
+from fedfilt.radio import NOISE_DBM_PER_HZ, watts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Real devices from a CSV table as `fedfilt profile` prints it: device,seconds_per_sample,bits_per_second.
+
+    Optional columns: clock_hz, transmit_watts, energy_limit (joules a round). One line per device, in order.
+
+    >>> Measured("home.csv")
+    Measured(table='home.csv', variability=0.0, error=0.0)
+    """
+
+    table: str = ""
+    variability: float = 0.0
+    error: float = 0.0
+
+    def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
+        """The hardware of the devices in the table."""
+        with open(self.table, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+        if len(rows) != len(samples):
+            raise ValueError(f"{self.table} must have a line per device, {len(samples)}, got {len(rows)}")
+
+        def column(name: str, default: float | None = None) -> Array:
+            values = []
+            for number, row in enumerate(rows, start=2):
+                text = row.get(name) or default
+                try:
+                    values.append(float(text))  # type: ignore[arg-type]
+                except (TypeError, ValueError):
+                    raise ValueError(f"{self.table} line {number}: {name} must be a number, got {text!r}") from None
+                if values[-1] != np.inf:
+                    check_number(f"{self.table} line {number}: {name}", values[-1], low=0, above=True)
+            return np.array(values)
+
+        clock, power = column("clock_hz", 2e9), column("transmit_watts", 0.5)
+        rate = column("bits_per_second")
+        band = rate / np.log2(1001)  # at a signal-to-noise ratio of 1000
+        gain = 10 * np.log10(1000 * band * watts(NOISE_DBM_PER_HZ) / power)
+        return Hardware(
+            np.asarray(samples),
+            column("seconds_per_sample") * clock,
+            clock,
+            power,
+            gain,
+            band,
+            column("energy_limit", np.inf),
+            tuple(row.get("device") or "" for row in rows),
+            self.variability,
+            self.error,
+        )

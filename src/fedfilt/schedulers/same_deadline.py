@@ -1,0 +1,106 @@
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedfilt import radio
+from fedfilt.checks import Array, check_choice
+from fedfilt.hardware import Hardware
+from fedfilt.planning import RULES, Demands, Plans, deadline, solve, solve_demands
+from fedfilt.rounds import Plan, Schedule
+
+__all__ = ["Demands", "Plans", "SameDeadline", "deadline", "solve"]
+
+
+@dataclass(frozen=True)
+class SameDeadline:
+    """Every device does as much as it can by a common deadline: problem P'', solved exactly by `fedfilt.planning`.
+
+    `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally; `slow_clocks` lets
+    devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility concave.
+
+    >>> from fedfilt.populations import Prescribed
+    >>> devices = Prescribed(0.31, 1.92).draw(np.full(20, 450), 212024, np.random.default_rng(0))
+    >>> schedule = SameDeadline()(devices, 212024)
+    >>> {plan.outcome for plan in schedule.plans}
+    {'sync'}
+    """
+
+    deadline: str = "slowest_minimum"
+    theta: float = 0.5
+    seconds: float = 1.0
+    target: float = 0.8
+    importance: tuple[float, float, float] = (0.4, 0.4, 0.2)
+    epochs: tuple[int, int] = (1, 5)
+    data_fraction_min: float = 0.3
+    density_min: float = 0.1
+    exponent: float = 1.0
+    bandwidth: str = "equal"
+    slow_clocks: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("deadline", self.deadline, RULES)
+        check_choice("bandwidth", self.bandwidth, ("equal", "optimal"))
+        self._demands(np.ones(1), np.ones(1), np.zeros(1), np.zeros(1), np.ones(1))  # checks the rest
+
+    def __call__(self, hardware: Hardware, update_bytes: int) -> Schedule:
+        working = hardware.samples > 0  # a device without samples has nothing to train or send
+        if self.bandwidth == "optimal":
+            hardware = self._shared_out(hardware, update_bytes, working)
+        demands = self._demands(
+            hardware.compute_seconds(),
+            hardware.send_seconds(update_bytes),
+            hardware.compute_joules(),
+            hardware.send_joules(update_bytes),
+            hardware.energy_limit,
+        )
+        end = deadline(self.deadline, demands.only(working), theta=self.theta, seconds=self.seconds, target=self.target)
+        plans = solve_demands(demands, end)
+        taken = working & (plans.epochs > 0)
+        if not taken.any():
+            raise ValueError(f"no device can do its least by the deadline of {end:.4g} s; allow more time")
+        fraction, density = self._whole_samples(hardware.samples, demands, plans, end)
+        clock = np.ones(hardware.count)
+        if self.slow_clocks:
+            computing = plans.epochs * fraction * demands.compute_seconds
+            with np.errstate(divide="ignore", invalid="ignore"):
+                clock = np.clip(computing / (end - density * demands.send_seconds), 1e-3, 1)
+        return Schedule(
+            [
+                Plan(
+                    int(plans.epochs[i]),
+                    float(fraction[i]),
+                    float(density[i]),
+                    float(clock[i]),
+                    float(hardware.bandwidth_hz[i]),
+                    str(plans.outcome[i]),
+                )
+                if taken[i]
+                else Plan(0, 0.0, 0.0, outcome=str(plans.outcome[i]) if working[i] else "no_samples")
+                for i in range(hardware.count)
+            ],
+            end,
+        )
+
+    def _demands(self, compute: Array, send: Array, compute_joules: Array, send_joules: Array, limit: Array) -> Demands:
+        bounds = self.importance, self.epochs, self.data_fraction_min, self.density_min, self.exponent
+        return Demands.of(compute, send, compute_joules, send_joules, limit, *bounds)
+
+    def _shared_out(self, hardware: Hardware, update_bytes: int, working: Array) -> Hardware:
+        """The bandwidth split anew so that everybody's least work ends together, and earliest."""
+        least = self.epochs[0] * self.data_fraction_min * hardware.compute_seconds()
+        bits = 8 * self.density_min * update_bytes
+        band = hardware.bandwidth_hz.copy()
+        signal, total = hardware.signal_hz()[working], float(band[working].sum())
+        band[working] = radio.allocate_bandwidth(least[working], np.full(working.sum(), bits), signal, total)[1]
+        return replace(hardware, bandwidth_hz=band)
+
+    def _whole_samples(self, samples: Array, demands: Demands, plans: Plans, end: float) -> tuple[Array, Array]:
+        """Data fractions rounded down to whole samples; the time and energy that frees goes to the density."""
+        held = np.maximum(samples, 1)
+        fraction = np.floor(plans.data_fraction * held + 1e-9) / held
+        work = plans.epochs * fraction
+        room = (end - work * demands.compute_seconds) / demands.send_seconds
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spare = (demands.energy_limit - work * demands.compute_joules) / demands.send_joules
+        spare = np.where(demands.send_joules > 0, spare, np.inf)
+        return fraction, np.clip(np.minimum(room, spare), plans.density, 1)

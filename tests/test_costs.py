@@ -1,0 +1,315 @@
+"""What goes over the wire, what it costs in simulated time, and what happens to who is late."""
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import nn
+
+from fedfilt import Graph, parts, profiling
+from fedfilt.aggregators import Local
+from fedfilt.config import from_table
+from fedfilt.engines.local import Local as LocalEngine
+from fedfilt.layout import Layout
+from fedfilt.populations import Paper
+from fedfilt.rounds import Evaluation, Experiment, Job, Plan, State, play
+from fedfilt.runs import Run, lines
+from fedfilt.schedulers.everything import Everything
+from fedfilt.simulated import Lateness, Simulated
+from fedfilt.sparsifiers import TopK
+from fedfilt.train import Training
+from fedfilt.wire import HEADER, pack, unpack, values_within, wire_size
+from test_runs import call, command, config_file, finish
+from test_training import a_net, some_data
+
+updates = arrays.arrays(np.float32, st.integers(1, 300), elements=st.floats(-100, 100, width=32))
+
+
+# --- the wire -----------------------------------------------------------------------------------------------------
+
+
+@given(updates, st.floats(0.001, 1), st.booleans())
+def test_bytes_are_counted_exactly_and_come_back(update, density, half):
+    count = values_within(len(update), density * wire_size(len(update), len(update)), half)
+    places = np.sort(np.random.default_rng(0).permutation(len(update))[:count])
+    content = pack(update, places, half)
+    assert len(content) == wire_size(len(update), count, half)
+    back = unpack(content, len(update))
+    expected = np.zeros_like(update)
+    expected[places] = update[places].astype(np.float16) if half else update[places]
+    np.testing.assert_array_equal(back, expected)
+
+
+@given(st.integers(1, 100_000), st.floats(0, 1), st.booleans())
+def test_as_many_values_as_fit(size, density, half):
+    budget = density * wire_size(size, size)
+    count = values_within(size, budget, half)
+    assert 1 <= count <= size
+    if count > 1:
+        assert wire_size(size, count, half) <= budget
+    if count < size - 1:
+        assert wire_size(size, count + 1, half) > budget
+
+
+def broken():
+    good = pack(np.arange(100, dtype=np.float32), np.array([3, 7, 50]))
+    bitmap = pack(np.arange(100, dtype=np.float32), np.arange(0, 100, 2))
+    nan = pack(np.full(100, np.nan, np.float32))
+    huge = pack(np.full(100, 1e30, np.float32), half=True)
+    repeated = good[: HEADER.size] + np.array([3, 3, 50], "<u4").tobytes() + good[HEADER.size + 12 :]
+    outside = good[: HEADER.size] + np.array([3, 7, 100], "<u4").tobytes() + good[HEADER.size + 12 :]
+    more_bits = bitmap[: HEADER.size] + b"\xff" * 13 + bitmap[HEADER.size + 13 :]
+    claims = HEADER.pack(b"fflt", 0, 4, 0, 2**32 - 1, 2**32 - 1)
+    return [b"", good[:10], good[:-1], good + b"x", b"nope" + good[4:], nan, huge, repeated, outside, more_bits, claims]
+
+
+@pytest.mark.parametrize("content", broken())
+def test_broken_updates_are_refused(content):
+    with pytest.raises(ValueError, match="update"):
+        unpack(content, 100)
+    with pytest.raises(ValueError, match="update must be of 99 values"):
+        unpack(pack(np.zeros(100, np.float32)), 99)
+
+
+# --- sparsifiers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", parts.names("sparsifiers"))
+def test_sparsifier_contract(name):
+    rule = parts.find("sparsifiers", name)()
+    assert ">>>" in type(rule).__doc__
+    update = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    content, left = rule(update, None, 1.0)
+    np.testing.assert_array_equal(unpack(content, 1000), update)
+    assert left is None
+    content, left = rule(update, None, 0.3)
+    assert len(content) <= 0.3 * wire_size(1000, 1000)
+    np.testing.assert_allclose(unpack(content, 1000) + left, update, atol=1e-6)
+
+
+@given(updates, updates, st.floats(0.01, 0.9))
+def test_top_k_sends_the_largest_and_keeps_the_rest(update, owed, density):
+    size = min(len(update), len(owed))
+    update, owed = update[:size], owed[:size]
+    content, left = TopK()(update, owed, density)
+    sent = unpack(content, size)
+    total = update + owed
+    if left is None:
+        np.testing.assert_array_equal(sent, total)
+        return
+    np.testing.assert_array_equal(sent + left, total)
+    chosen = sent != 0
+    if chosen.any() and not chosen.all():
+        assert abs(total[chosen]).min() >= abs(left).max()
+
+
+def test_ties_go_to_the_lower_index():
+    update = np.ones(1000, np.float32)
+    content, _ = TopK()(update, None, 0.1)
+    places = np.flatnonzero(unpack(content, 1000))
+    np.testing.assert_array_equal(places, np.arange(len(places)))
+
+
+def test_half_precision_keeps_its_rounding_error_on_the_device():
+    update = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    content, left = TopK(half=True)(update, None, 1.0)
+    assert len(content) == wire_size(1000, 1000, half=True) < 0.51 * wire_size(1000, 1000)
+    assert 0 < abs(left).max() < 1e-2
+    assert TopK(half=True, error_feedback=False)(update, None, 1.0)[1] is None
+
+
+def test_error_feedback_sends_everything_in_the_end():
+    """A constant update cut to a tenth: with feedback the sum of what is sent follows the sum of what was learnt."""
+    rng = np.random.default_rng(0)
+    update = rng.standard_normal(500).astype(np.float32)
+    for feedback in (True, False):
+        rule, owed, sent = TopK(error_feedback=feedback), None, np.zeros(500)
+        for _ in range(60):
+            content, owed = rule(update, owed, 0.1)
+            sent += unpack(content, 500)
+        error = np.linalg.norm(sent / 60 - update) / np.linalg.norm(update)
+        assert error < 0.2 if feedback else error > 0.5
+
+
+def test_workers_cut_down_updates_in_the_same_way():
+    data, module = some_data(), a_net()
+    row = Layout(module).row(module)
+    owed = np.random.default_rng(0).standard_normal(len(row)).astype(np.float32)
+    found = []
+    for workers in (1, 2):
+        with LocalEngine(data, module, Training(0.1, 8), 1, workers) as engine:
+            jobs = [Job(0, i, row, Plan(2, 1.0, 0.2), owed if i else None) for i in range(4)]
+            found.append([(r.size, r.update.copy(), r.residual.copy()) for r in engine.train(jobs, math.inf)])
+    for (size, update, left), (other, same, rest) in zip(*found, strict=True):
+        assert size == other <= 0.2 * wire_size(len(row), len(row))
+        np.testing.assert_array_equal(update, same)
+        np.testing.assert_array_equal(left, rest)
+
+
+# --- simulated time -----------------------------------------------------------------------------------------------
+
+
+def simulated_round(lateness, error=0.0, deadline=math.inf, count=20):
+    data = some_data(devices=count, shape=(4,), sizes=(30,))
+    module = nn.Linear(4, 3)
+    devices = Paper(error=error).draw(np.full(count, 30), 76, np.random.default_rng(0))
+    row = Layout(module).row(module)
+    with LocalEngine(data, module, Training(), 0, 1) as inner:
+        jobs = [Job(0, i, row, Plan(3)) for i in range(count)]
+        return devices, list(Simulated(inner, devices, 0, lateness).train(jobs, deadline))
+
+
+def test_costs_are_those_of_the_equations():
+    devices, replies = simulated_round(Lateness())
+    for reply in replies:
+        i = reply.device
+        assert reply.cost.compute_seconds == pytest.approx(3 * devices.compute_seconds()[i])
+        assert reply.cost.send_seconds == pytest.approx(devices.send_seconds(wire_size(15, 15))[i])
+        assert reply.cost.send_joules == pytest.approx(devices.transmit_watts[i] * reply.cost.send_seconds)
+        assert reply.cost.compute_joules == pytest.approx(3 * devices.compute_joules()[i])
+        assert not reply.late
+    ends = [reply.cost.seconds + reply.cost.idle_seconds for reply in replies]
+    np.testing.assert_allclose(ends, max(reply.cost.seconds for reply in replies))
+
+
+def test_late_policies():
+    everybody = simulated_round(Lateness(), error=0.3)[1]
+    arrivals = np.sort([reply.cost.seconds for reply in everybody])
+    middle = float(arrivals[9:11].mean())
+    strict = simulated_round(Lateness("deadline", margin=0.0), 0.3, middle)[1]
+    assert sum(reply.late for reply in strict) == 10
+    relaxed = simulated_round(Lateness("deadline", margin=1.6), 0.3, middle)[1]
+    assert sum(reply.late for reply in relaxed) < 10
+    quorum = simulated_round(Lateness("quorum", quorum=0.9), 0.3)[1]
+    assert sum(reply.late for reply in quorum) == 2
+    assert not any(reply.late for reply in simulated_round(Lateness("deadline"), 0.3)[1])  # no deadline, nobody late
+
+
+def test_a_late_device_is_absent_and_its_residual_stays():
+    data, module = some_data(devices=3, shape=(4,), sizes=(30,)), nn.Linear(4, 3)
+    devices = Paper().draw(np.full(3, 30), 76, np.random.default_rng(0))
+    layout = Layout(module)
+    start = np.tile(layout.row(module), (3, 1))
+    owed = np.ones_like(start)
+    with LocalEngine(data, module, Training(0.1), 0, 1) as inner:
+        engine = Simulated(inner, devices, 0, Lateness("quorum", quorum=0.6))
+        experiment = Experiment(
+            Graph.from_edges(3, []), Local(), Everything(2), engine, devices, 1, Evaluation(every=9), 0
+        )
+        state, record = next(play(State(0, start, owed), experiment))
+    assert record.late.sum() == 1
+    (late,) = np.flatnonzero(record.late)
+    np.testing.assert_array_equal(state.models[late], start[late])
+    np.testing.assert_array_equal(state.residuals[late], owed[late])
+    assert record.samples[late] == 0
+    others = [i for i in range(3) if i != late]
+    assert not state.residuals[others].any()  # sent in full
+    assert (state.models[others] != start[others]).any()
+
+
+def test_records_and_totals(tmp_path):
+    changes = {"devices": {"name": "prescribed", "variability": 0.1}, "rounds": 3}
+    plain = finish(tmp_path / "plain", **changes)["totals"]
+    planned = finish(tmp_path / "planned", **changes, scheduler="same_deadline")["totals"]
+    assert planned["I_6_latency_seconds"] < 0.2 * plain["I_6_latency_seconds"]
+    assert planned["I_7_desync_seconds"] < 0.02 * plain["I_7_desync_seconds"]
+    assert planned["bytes"] < 0.3 * plain["bytes"]
+    rounds = [line["time"] for line in lines(tmp_path / "plain")]
+    assert plain["I_6_latency_seconds"] == pytest.approx(sum(r["latency"] for r in rounds))
+    run = Run(from_table({"data": "digits", "model": "mlp", "samples": {"train": 20}}))
+    assert plain["I_5_flops"] == 3 * 20 * 3 * 20 * (2 * 2 * (64 * 16) + 3 * 2 * (16 * 10))
+    assert run.flops_per_sample == 2 * 2 * (64 * 64) + 3 * 2 * (64 * 10)
+    devices = rounds[0]["devices"]
+    for i in range(20):
+        total = devices["compute_seconds"][i] + devices["send_seconds"][i] + devices["idle_seconds"][i]
+        assert total == pytest.approx(rounds[0]["latency"], rel=1e-4)
+
+
+def test_killed_and_resumed_keeps_the_residuals(tmp_path):
+    changes = {"rounds": 60, "checkpoint": {"every": 1}, "scheduler": "same_deadline", "devices": "prescribed"}
+    whole = finish(tmp_path / "whole", **changes)
+    path, folder = config_file(tmp_path, **changes), tmp_path / "killed"
+    saved = folder / "checkpoint" / "state.safetensors"
+    for _ in range(3):
+        before = saved.stat().st_mtime_ns if saved.exists() else 0
+        process = subprocess.Popen(
+            command("run", path, "--out", folder, "--resume"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (saved.exists() and saved.stat().st_mtime_ns > before):
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert 0 < len(lines(folder)) < 60
+    assert finish(folder, resume=True, **changes)["models_sha256"] == whole["models_sha256"]
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+def test_plan_command(tmp_path):
+    picture = tmp_path / "plan.html"
+    path = config_file(tmp_path, scheduler="same_deadline", devices="prescribed")
+    done = call("plan", path, "--out", picture, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["heterogeneity"] == pytest.approx(0.31)
+    assert found["deadline"] == pytest.approx(0.09 * 1.92)
+    assert len(found["devices"]) == 20
+    assert all(d["outcome"] == "sync" for d in found["devices"])
+    assert picture.exists()
+    shown = call("plan", path, "--out", picture)
+    assert "sync" in shown.stdout
+    wrong = call("plan", path, "scheduler.epochs=[5,1]", "--out", picture)
+    assert wrong.returncode == 1
+    assert "epochs must be (fewest, most)" in wrong.stderr
+
+
+def test_profile_command_measures_this_machine_and_its_uplink():
+    listener = subprocess.Popen(command("profile", "--listen", 0), stdout=subprocess.PIPE, text=True)
+    try:
+        port = listener.stdout.readline().strip().rpartition(":")[2]
+        words = ["--model", "mlp", "--shape", "1,8,8", "--name", "watch", "--send-to", f"127.0.0.1:{port}"]
+        done = call("profile", *words, "--size", 200_000)
+        assert done.returncode == 0, done.stderr
+        head, line = done.stdout.splitlines()
+        assert head == "device,seconds_per_sample,bits_per_second"
+        name, seconds, rate = line.split(",")
+        assert name == "watch"
+        assert 0 < float(seconds) < 0.1
+        assert float(rate) > 1e6
+        assert listener.wait(timeout=10) == 0
+    finally:
+        listener.kill()
+        listener.stdout.close()
+    assert "HOST:PORT" in call("profile", "--model", "mlp", "--send-to", "nowhere").stderr
+
+
+def test_listening_takes_no_more_than_it_is_told_and_ends_by_itself():
+    ports, done = [], threading.Event()
+
+    def serve():
+        profiling.listen("127.0.0.1", 0, ports.append, times=2, seconds=5)
+        done.set()
+
+    threading.Thread(target=serve, daemon=True).start()
+    while not ports:
+        time.sleep(0.01)
+    with socket.create_connection(("127.0.0.1", ports[0])) as link:
+        link.sendall((1 << 60).to_bytes(8, "big"))  # an absurd size is refused
+        assert link.recv(1) == b""
+    assert profiling.bits_per_second("127.0.0.1", ports[0], 100_000) > 0
+    assert done.wait(5)
