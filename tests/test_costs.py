@@ -226,7 +226,7 @@ def test_records_and_totals(tmp_path):
     assert planned["bytes"] < 0.3 * plain["bytes"]
     rounds = [line["time"] for line in lines(tmp_path / "plain")]
     assert plain["I_6_latency_seconds"] == pytest.approx(sum(r["latency"] for r in rounds))
-    run = Run(from_table({"data": "digits", "model": "mlp", "samples": {"train": 20}}))
+    run = Run(from_table({"data": "digits", "model": "mlp", "samples": {"train": 20, "local_test": 10}}))
     assert plain["I_5_flops"] == 3 * 20 * 3 * 20 * (2 * 2 * (64 * 16) + 3 * 2 * (16 * 10))
     assert run.flops_per_sample == 2 * 2 * (64 * 64) + 3 * 2 * (64 * 10)
     devices = rounds[0]["devices"]

@@ -69,6 +69,14 @@ def test_a_wrong_file_is_refused_and_nothing_is_left(store, content):
     assert list((store.cache / "set").iterdir()) == []
 
 
+@pytest.mark.parametrize("content", [gzip.compress(bytes(10_000))[:-9], gzip.compress(b"hello")[:10] + b"\xff" * 40])
+def test_a_damaged_archive_is_one_more_source_that_failed(store, content):
+    store.folder.mkdir()
+    (store.folder / "x.bin.gz").write_bytes(content)
+    with pytest.raises(DataMissing, match=r"x\.bin\.gz"):
+        store.path("set", a_file(bytes(10_000)))
+
+
 def test_a_packed_bomb_stops_at_the_known_size(store):
     store.folder.mkdir()
     (store.folder / "x.bin.gz").write_bytes(gzip.compress(bytes(50_000_000)))

@@ -116,8 +116,13 @@ def test_rules_by_name():
             comparing.rules(wrong)
     with pytest.raises(ValueError, match="mu must be a number"):
         comparing.with_rule(from_table({}), "mu=x")
-    updates = from_table({"aggregator": {"signal": "updates"}})
-    assert comparing.with_rule(updates, "mu=3").aggregator.signal == "updates"
+    updates = from_table({"aggregator": {"signal": "updates", "filter": {"name": "floor", "floor": 0.2}}})
+    strong = comparing.with_rule(updates, "mu=3").aggregator
+    assert (strong.signal, strong.filter.mu, strong.filter.floor) == ("updates", 3.0, 0.2)
+    assert comparing.with_rule(updates, "gfedfilt") == updates
+    heat = from_table({"aggregator": {"filter": "heat"}})
+    with pytest.raises(ValueError, match="needs a filter with mu"):
+        comparing.with_rule(heat, "mu=3")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +227,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "--resume" in words
+    assert f"fedfilt run {folder}/config.toml --out {folder} --resume" in words
 
 
 def test_a_changed_config_is_not_resumed(tmp_path):
@@ -238,9 +243,46 @@ def test_a_changed_config_is_not_resumed(tmp_path):
 
 
 def test_other_folders_are_not_written_into(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
+    (tmp_path / "lock").write_text("my own precious file about locks")
+    before = contents(tmp_path)
     with pytest.raises(ValueError, match="holds other files"):
         finish(tmp_path, resume=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_run_killed_at_its_very_first_write_can_be_resumed(tmp_path):
+    (tmp_path / ".config.toml.tmp").write_text("half")
+    (tmp_path / "lock").write_text("4711")
+    finish(tmp_path, resume=True)
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    finish(tmp_path)
+    before = contents(tmp_path)
+    finish(tmp_path, resume=True)
+    after = contents(tmp_path)
+    del before[Path("lock")], after[Path("lock")]
+    assert after == before
+
+
+def test_a_graph_that_changed_behind_the_config_is_not_resumed(tmp_path):
+    edges = tmp_path / "edges.csv"
+    edges.write_text("a,b\n0,1\n")
+    changes = {"graph": {"name": "edges", "devices": 20, "file": str(edges)}}
+    finish(tmp_path / "run", **changes)
+    edges.write_text("a,b\n0,2\n")
+    with pytest.raises(ValueError, match="was run with another graph"):
+        finish(tmp_path / "run", resume=True, **changes)
+    assert not comparing.finished(tmp_path / "run", from_table({**SMALL, **changes}))
+
+
+def test_a_line_damaged_in_the_middle_is_named(tmp_path):
+    finish(tmp_path)
+    log = tmp_path / "metrics.jsonl"
+    texts = log.read_text().splitlines()
+    log.write_text("\n".join([texts[0], texts[1][:20], *texts[2:]]) + "\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged in line 2"):
+        lines(tmp_path)
 
 
 def test_workers_and_checkpoints_may_change_on_resume(tmp_path):
@@ -248,7 +290,7 @@ def test_workers_and_checkpoints_may_change_on_resume(tmp_path):
     finish(tmp_path, resume=True, engine={"workers": 2}, checkpoint={"every": 3})
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other", "header"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other", "header", "round"])
 def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, damage):
     finish(tmp_path)
     path = tmp_path / "checkpoint" / "state.safetensors"
@@ -259,6 +301,7 @@ def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, damage):
         "empty": b"",
         "other": b"something else entirely",
         "header": b"\xff" * 8 + content[8:],
+        "round": content.replace(b'"round":"6"', b'"round":"4"'),
     }[damage]
     path.write_bytes(broken)
     with pytest.raises(checkpoint.BadCheckpoint, match="damaged"):
@@ -277,8 +320,10 @@ def test_a_checkpoint_of_another_config_or_shape_is_refused(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    with checkpoint.locked(tmp_path):
-        done = call("run", config_file(tmp_path), "--out", tmp_path, "--resume")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with checkpoint.locked(folder):
+        done = call("run", config_file(tmp_path), "--out", folder, "--resume")
     assert done.returncode == 1
     assert f"in use by process {os.getpid()}" in done.stderr
 
@@ -334,6 +379,36 @@ def test_command_line_beats_file_beats_default(tmp_path):
     assert load(path, ["rounds=9"]).rounds == 9
     assert load(path, ["aggregator.filter.name=heat", "aggregator.filter.t=3"]).aggregator.filter.t == 3.0
     assert load(path, ["aggregator=fedavg"]).table()["aggregator"] == {"name": "fedavg"}
+    changed = load(
+        path, ["partition.per_device=5", "partition.name=room_labels", "graph.devices=20", "graph.name=nearest"]
+    )
+    assert (changed.partition.per_device, changed.graph.devices, changed.graph.name) == (5, 20, "nearest")
+
+
+def test_keys_that_mean_nothing_are_refused():
+    with pytest.raises(ValueError, match=r"graph\.building means nothing for the graph 'paper'"):
+        from_table({"graph": {"building": "home.csv"}})
+    with pytest.raises(ValueError, match=r"graph\.file must name"):
+        from_table({"graph": "edges"})
+
+
+def test_a_start_is_seeded_for_every_kind_of_layer(tmp_path, monkeypatch):
+    (tmp_path / "recurrent.py").write_text(
+        "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.gru = nn.GRU(8, 4, batch_first=True)\n        self.out = nn.Linear(4, 10)\n"
+        "    def forward(self, x):\n        return self.out(self.gru(x.squeeze(1))[0][:, -1])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = [Run(from_table({**SMALL, "model": "recurrent:Net", "seed": seed})).start().models[0] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert not np.array_equal(rows[0], rows[2])
+
+
+def test_a_part_that_cannot_be_saved_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text("class Rule:\n    def __init__(self, x: int = 1):\n        self.x = x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="must be a dataclass"):
+        from_table({"aggregator": "plain:Rule"})
 
 
 def test_code_outside_the_package_is_reached_by_module_and_class(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,8 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
         "version": VERSION,
         "round": str(state.round),
         "config": config_hash,
-        "sha256": _state_hash(state),
     }
+    metadata["sha256"] = _state_hash(state, metadata)
     tensors = {"models": state.models}
     if state.residuals is not None:
         tensors["residuals"] = state.residuals
@@ -74,16 +74,19 @@ def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
         raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")
     if metadata.get("config") != config_hash:
         raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {config_hash})")
-    if _state_hash(state) != metadata.get("sha256"):
-        raise BadCheckpoint(f"{path} is damaged (wrong sha256 of the models); delete it to start the run again")
+    if _state_hash(state, metadata) != metadata.get("sha256"):
+        raise BadCheckpoint(f"{path} is damaged (wrong sha256); delete it to start the run again")
     for array in (state.models, state.residuals):
         if array is not None and (array.shape != shape or array.dtype != np.float32):
             raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {shape}")
     return state
 
 
-def _state_hash(state: State) -> str:
-    return models_hash(state.models) + ("" if state.residuals is None else models_hash(state.residuals))
+def _state_hash(state: State, metadata: Mapping[str, str]) -> str:
+    """sha256 of all that a checkpoint says."""
+    head = "|".join(metadata.get(key, "") for key in ("version", "round", "config"))
+    rows = [models_hash(array) for array in (state.models, state.residuals) if array is not None]
+    return hashlib.sha256("|".join([head, *rows]).encode()).hexdigest()
 
 
 def _metadata(content: bytes) -> dict[str, Any]:

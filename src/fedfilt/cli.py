@@ -35,6 +35,7 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder to look for data file
 
 @app.callback()
 def main() -> None:
+    sys.path.insert(0, "")  # so that module:Class finds code in the current folder
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
 
 
@@ -59,7 +60,7 @@ def run(
             if not as_json:
                 progress.console.print(_labels(made.data))
             task = progress.add_task(config.stem, total=loaded.rounds)
-            with _interruptible(folder, resume_hint=f"fedfilt run {config} --out {folder} --resume"):
+            with _interruptible(folder, resume_hint=f"fedfilt run {folder}/config.toml --out {folder} --resume"):
                 for line in play_in_folder(made, folder, resume):
                     progress.update(task, completed=line["round"], description=_words(config.stem, line))
         result = json.loads((folder / "result.json").read_text())
@@ -346,11 +347,11 @@ def _result_table(result: dict[str, Any]) -> Any:
 
     table = Table("test", "round", "accuracy", "std over devices", "worst device", "precision", "recall", "F1")
     for test in ("local", "global"):
-        for which in ("last", "best"):
+        for which, words in (("last", "last round"), ("best", "best on this test")):
             if test in result:
                 row = result[test][which]
                 values = [f"{row[key]:.1%}" for key in ("mean", "std", "worst", "I_2", "I_3", "I_4")]
-                table.add_row(f"{test}, {which}", str(row["round"]), *values)
+                table.add_row(f"{test}, {words}", str(row["round"]), *values)
     totals = result["totals"]
     table.caption = (
         f"in all: {totals['I_5_flops']:.3g} FLOPs, latency {totals['I_6_latency_seconds']:.4g} s, desynchronisation "
@@ -375,7 +376,7 @@ def _plan_table(found: dict[str, Any]) -> Any:
 def _comparison_table(rows: list[Any]) -> Any:
     from rich.table import Table
 
-    title = f"accuracy at the last round, mean over {rows[0].seeds} seed{'s' if rows[0].seeds > 1 else ''}"
+    title = f"accuracy at the last round, mean{' ± std' if rows[0].seeds > 1 else ''} over {rows[0].seeds} seeds"
     table = Table("rule", "local test", "std of devices", "worst device", "global test", "std of devices", title=title)
     for row in rows:
         spread = [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedfilt import runs
-from fedfilt.config import Config, from_table
+from fedfilt.config import Config, from_table, load
 from fedfilt.runs import Run, lines, play_in_folder
 from fedfilt.store import Store
 
@@ -33,16 +33,23 @@ def rules(text: str) -> list[str]:
 
 
 def with_rule(config: Config, rule: str) -> Config:
-    """The same experiment under another rule; "mu=..." keeps the rest of a G-Fedfilt config, such as its signal."""
+    """The same experiment under another rule. The rule that the config names keeps its options.
+
+    "mu=..." keeps the rest of a G-Fedfilt config: its signal, and its filter if that has a strength mu.
+    """
     table = config.table()
+    given = table["aggregator"]
     if rule.startswith("mu="):
         try:
             mu = float(rule[3:])
         except ValueError:
             raise ValueError(f"rules: mu must be a number, got {rule!r}") from None
-        given = table["aggregator"] if table["aggregator"]["name"] == "gfedfilt" else {"name": "gfedfilt"}
-        table["aggregator"] = {**given, "filter": {"name": "tikhonov", "mu": mu}}
-    else:
+        if given["name"] != "gfedfilt":
+            given = {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": mu}}
+        elif "mu" not in given["filter"]:
+            raise ValueError(f"rules: {rule} needs a filter with mu, the experiment's is {given['filter']['name']}")
+        table["aggregator"] = {**given, "filter": {**given["filter"], "mu": mu}}
+    elif rule != given["name"]:
         table["aggregator"] = {"name": rule}
     return from_table(table)
 
@@ -73,15 +80,18 @@ def compare(
 
 
 def finished(place: Path, config: Config) -> bool:
-    """Whether a run folder holds the result of exactly this config."""
+    """Whether a run folder holds the result of exactly this config, on the same graph."""
     try:
-        return bool(json.loads((place / "result.json").read_text())["config_hash"] == config.hash())
+        result = json.loads((place / "result.json").read_text())
+        environment = json.loads((place / "environment.json").read_text())
+        graph = config.graph.graph(config.seed).hash
+        return bool(result["config_hash"] == config.hash() and environment["graph_hash"] == graph)
     except (OSError, ValueError, KeyError):
         return False
 
 
 class Row(NamedTuple):
-    """Mean over seeds of a rule at the last round, and the spread over seeds."""
+    """Mean over seeds of a rule at the last round, and the sample standard deviation over seeds."""
 
     rule: str
     seeds: int
@@ -113,8 +123,8 @@ def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
                 float(np.mean(column("local", "worst"))),
                 float(np.mean(everybody)),
                 float(np.mean(column("global", "std"))),
-                float(np.std(own)),
-                float(np.std(everybody)),
+                float(np.std(own, ddof=1)) if len(seeds) > 1 else 0.0,
+                float(np.std(everybody, ddof=1)) if len(seeds) > 1 else 0.0,
             )
         )
     return rows
@@ -126,7 +136,7 @@ def draw(folder: Path, names: list[str], seed: int) -> None:
 
 
 def _last(place: Path) -> Mapping[str, Any]:
-    tested = [line["mixed"] for line in lines(place) if "mixed" in line]
-    if not tested:
-        raise ValueError(f"{place} holds no tested round")
-    return dict(tested[-1])
+    last = (lines(place) or [{}])[-1]
+    if "mixed" not in last or last["round"] != load(place / "config.toml").rounds:
+        raise ValueError(f"{place} does not hold a finished run")
+    return dict(last["mixed"])

@@ -119,7 +119,8 @@ def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
             raise ValueError(f"no experiment file {path}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}") from error
-    for text in overrides:
+    # Names first: they clear the options of the part they replace
+    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith("name")):
         _override(table, text)
     return from_table(table)
 
@@ -143,13 +144,13 @@ def _override(table: Table, text: str) -> None:
         table = table.setdefault(step, {})
         if not isinstance(table, dict):
             raise ValueError(f"{key}: {step} is a value, not a table")
-    if path and last == "name" and table.get("name", parsed) != parsed:
+    if last == "name" and path and path[-1] in (*PARTS, "model") and table.get("name", parsed) != parsed:
         table.clear()  # the options of another part do not fit
     table[last] = parsed
 
 
 def _made(kind: type, table: Any, path: str) -> Any:
-    """An instance of a dataclass (or of a class with a plain constructor) from a table, checked key by key."""
+    """An instance of a dataclass from a table, checked key by key."""
     where = path or "the experiment"
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {table!r}")
@@ -176,7 +177,10 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
             raise ValueError(f"{path} must be a table or a name, got {value!r}")
         options = dict(value)
         name = options.pop("name", default)
-        return _made(parts.find(folder, str(name)), options, path)
+        kind = parts.find(folder, str(name))
+        if not dataclasses.is_dataclass(kind):
+            raise ValueError(f"{path}: {name} must be a dataclass, so that its options can be saved with a run")
+        return _made(typing.cast(type, kind), options, path)
     if hint is Model:
         if isinstance(value, str):
             value = {"name": value}

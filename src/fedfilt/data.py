@@ -130,6 +130,7 @@ class FederatedData:
     ) -> "FederatedData":
         """The user's own data: (inputs, labels) per device to train on and, optionally, to test on.
 
+        Inputs of type uint8 are taken as pixels and scaled to 0..1 for the model; others are used as they are.
         Without a local test each device is tested on what it trained on; without a global test, on all local tests.
 
         >>> data = FederatedData.from_arrays([(np.zeros((4, 2)), [0, 1, 0, 1]), (np.ones((3, 2)), [1, 1, 1])])
@@ -207,14 +208,14 @@ def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random
     )
 
 
-def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator) -> Array:
+def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator, key: str = "local_test") -> Array:
     """Test samples with the given number of each label; devices may share them."""
     parts = []
     for label, number in enumerate(numbers):
         pool = np.flatnonzero((samples.y == label) & samples.test)
         if number > len(pool):
             raise ValueError(
-                f"samples.local_test asks for {number} test samples with label {label}, {samples.name} has {len(pool)}"
+                f"samples.{key} asks for {number} test samples with label {label}, {samples.name} has {len(pool)}"
             )
         parts.append(rng.choice(pool, number, replace=False))
     return np.sort(np.concatenate(parts))
@@ -228,7 +229,7 @@ def draw_global_test(samples: Samples, sizes: Sizes, rng: np.random.Generator) -
     number = int(sizes.global_test)
     if number > len(pool):
         raise ValueError(f"samples.global_test asks for {number} test samples, {samples.name} has {len(pool)}")
-    return draw_test(samples, split(number, np.full(samples.classes, 1 / samples.classes)), rng)
+    return draw_test(samples, split(number, np.full(samples.classes, 1 / samples.classes)), rng, "global_test")
 
 
 def split(number: int, shares: Array, before: Array | None = None) -> Array:
@@ -236,7 +237,8 @@ def split(number: int, shares: Array, before: Array | None = None) -> Array:
 
     Equal remainders are rounded up where `before`, what others got, is least: no label is favoured over the devices.
 
-    >>> split(10, np.array([0.25, 0.25, 0.5])).tolist(), split(10, np.array([0.25, 0.25, 0.5]), np.array([3, 2, 5])).tolist()
+    >>> shares = np.array([0.25, 0.25, 0.5])
+    >>> split(10, shares).tolist(), split(10, shares, before=np.array([3, 2, 5])).tolist()
     ([3, 2, 5], [2, 3, 5])
     """
     exact = number * shares / shares.sum()

@@ -35,7 +35,7 @@ class Fitted:
         """A device's own model, ready to use."""
         check_count("device", device, low=0, high=len(self.rows) - 1)
         module = copy.deepcopy(self.module)
-        module.load_state_dict(Layout(module).tensors(self.rows[device]), strict=False)
+        module.load_state_dict(Layout(module).tensors(self.rows[device]))
         return module.eval()
 
     @property
@@ -64,8 +64,9 @@ def fit(
 ) -> Fitted:
     """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
 
-    All devices start from the model as it is given. `workers` > 1 trains in so many processes (0: one per core), with
-    the same result; a script that does so needs `if __name__ == "__main__":`.
+    All devices start from the model as it is given. Inputs of type uint8 are scaled to 0..1 before it sees them.
+    `workers` > 1 trains in so many processes (0: one per core), with the same result; a script that does so needs
+    `if __name__ == "__main__":`.
 
     >>> import torch
     >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]

@@ -1,5 +1,6 @@
 """The graph of the devices: who is linked to whom, and the frequencies that come with it."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -222,6 +223,17 @@ class Graph:
         upper = sp.triu(self.adjacency, k=1).tocoo()
         pairs = np.column_stack([upper.row, upper.col]).astype(np.int64)
         return pairs[np.lexsort(pairs.T[::-1])]
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 of the links, their weights, the rooms and the kind of Laplacian."""
+        digest = hashlib.sha256(
+            f"{self.count} {self.laplacian_kind} {[] if self.rooms is None else self.rooms.tolist()}".encode()
+        )
+        for part in (self.adjacency.indptr, self.adjacency.indices):
+            digest.update(part.astype(np.int64).tobytes())
+        digest.update(self.adjacency.data.tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def degrees(self) -> Array:

@@ -38,6 +38,10 @@ class Layout:
                 raise ValueError(f"model must be float32, got {tensor.dtype} in {name}")
             self.slots.append(Slot(name, tensor.shape, place, place := place + tensor.numel()))
         self.size = place
+        # What else a module keeps (counters) is no part of a row: every job finds it as it was at the start
+        self._constants = {name: b.clone() for name, b in module.named_buffers() if name not in buffers}
+        named = {id(tensor): name for name, tensor in {**parameters, **buffers}.items()}
+        self._names = {key: named.get(id(value), key) for key, value in module.state_dict(keep_vars=True).items()}
         self.trained = sum(p.numel() for p in parameters.values())  # columns that gradients reach
         if not self.trained:
             raise ValueError("model must have parameters to train, got none")
@@ -58,19 +62,23 @@ class Layout:
             tensor.data = self.view(row, slot)
             if gradient is not None and isinstance(tensor, nn.Parameter):
                 tensor.grad = self.view(gradient, slot)
+        for name, constant in self._constants.items():
+            module.get_buffer(name).copy_(constant)
 
     def row(self, module: nn.Module) -> Array:
         """The (B,) row of a module's present values."""
         row = torch.empty(self.size)
-        values = module.state_dict(keep_vars=True)
+        values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for slot in self.slots:
             self.view(row, slot).copy_(values[slot.name].detach())
         return row.numpy()
 
     def tensors(self, row: Array) -> dict[str, Tensor]:
-        """A row as tensors by name, in torch's own order, for `module.load_state_dict(..., strict=False)`."""
+        """A row as a state dict in torch's own order, for `module.load_state_dict(...)`."""
         whole = torch.from_numpy(row)
-        return {slot.name: self.view(whole, slot).clone(memory_format=torch.contiguous_format) for slot in self.slots}
+        values = {slot.name: self.view(whole, slot) for slot in self.slots} | self._constants
+        keys = self._names.items()
+        return {key: values[name].clone(memory_format=torch.contiguous_format) for key, name in keys}
 
 
 def glorot(module: nn.Module, generator: torch.Generator) -> None:

@@ -29,9 +29,8 @@ def scores(confusion: Array) -> Scores:
     occurs = true > 0
     if not occurs.any():
         return Scores(*[float("nan")] * 4)
-    given = given[: len(true)]
-    precision = float((hits / np.maximum(given, 1))[occurs].mean())
-    recall = float((hits / np.maximum(true, 1))[occurs].mean())
+    precision = float((hits / np.where(given > 0, given, 1))[occurs].mean())
+    recall = float((hits / np.where(true > 0, true, 1))[occurs].mean())
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
     return Scores(float(hits.sum() / true.sum()), precision, recall, f1)
 
@@ -39,13 +38,14 @@ def scores(confusion: Array) -> Scores:
 def local_from_global(confusion: Array, shares: Array) -> tuple[Array, Array]:
     """Local accuracy and confusion of every device from a test on everything, (K, C, C): only its own labels count.
 
-    The accuracy is the mean of the recalls of the device's labels, weighted by their share (K, C) of its data.
+    The accuracy is the mean of the recalls of the device's labels, weighted by their share (K, C) of its data; the
+    confusion matrix is weighted alike, so that it sums to 1 for each device.
     """
     true = confusion.sum(axis=2)
     recall = np.diagonal(confusion, axis1=1, axis2=2) / np.maximum(true, 1)
     weight = shares * (true > 0)
-    accuracy = (weight * recall).sum(axis=1) / weight.sum(axis=1)
-    return accuracy, confusion * (shares > 0)[:, :, None]
+    weight = weight / weight.sum(axis=1, keepdims=True)
+    return (weight * recall).sum(axis=1), confusion * (weight / np.maximum(true, 1))[:, :, None]
 
 
 def accuracy(confusion: Array) -> Array:

@@ -6,9 +6,9 @@ import inspect
 import io
 import json
 import math
+import os
 import platform
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -54,9 +54,11 @@ class Run:
         if data.count != self.graph.count:
             raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
         self.data: FederatedData = data
-        self.module = _module(config, data)
-        draw = torch.Generator().manual_seed(int(generator(config.seed, *START).integers(2**62)))
-        glorot(self.module, draw)
+        start = int(generator(config.seed, *START).integers(2**62))
+        with torch.random.fork_rng(devices=[]):  # layers that glorot() does not know draw from torch's own generator
+            torch.manual_seed(start)
+            self.module = _module(config, data)
+        glorot(self.module, torch.Generator().manual_seed(start))
         self.layout = Layout(self.module)
         held = np.array([len(rows) for rows in data.train])
         update_bytes = wire_size(self.layout.size, self.layout.size)
@@ -151,7 +153,8 @@ class Run:
 def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
     """Accuracy of every device on its own and the global test, and the paper's I_1 .. I_4 of the summed confusion."""
     if tests.local_test is None:
-        own, confusion = local_from_global(tests.global_test, data.shares)
+        width = tests.global_test.shape[1] - data.classes  # labels that the model knows and nobody has
+        own, confusion = local_from_global(tests.global_test, np.pad(data.shares, ((0, 0), (0, width))))
     else:
         own, confusion = accuracy(tests.local_test), tests.local_test
     both = {"local": (own, confusion), "global": (accuracy(tests.global_test), tests.global_test)}
@@ -169,7 +172,7 @@ def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
             "worst_device": worst,
             **dict(zip(("I_1", "I_2", "I_3", "I_4"), scores(total), strict=True)),
             "devices": [round(float(value), 6) if math.isfinite(value) else None for value in per_device],
-            "confusion": total.tolist(),
+            "confusion": total.round(4).tolist(),
         }
     return result
 
@@ -179,26 +182,28 @@ def play_in_folder(
 ) -> Iterator[dict[str, Any]]:
     """Play a run in its folder and give each round's line; the folder is complete when this ends.
 
-    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none. An
-    `engine` that is running already with the same data, model and seed may be given.
+    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none; a
+    finished run is left as it is. An `engine` that is running already with the same data, model and seed may be given.
     """
     config = run.config
+    _check_folder(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder):
-        state = _begin(run, folder, resume)
+        state = _begin(run, folder)
+        if state.round == config.rounds and (folder / "result.json").exists():
+            return
         saved = folder / "checkpoint" / "state.safetensors"
-        metrics = folder / "metrics.jsonl"
-        started = time.time()
-        with run.experiment(engine) as experiment, metrics.open("a", encoding="utf-8") as log:
+        with run.experiment(engine) as experiment, (folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
             for now, record in play(state, experiment):
                 state = now
                 line = run.line(record)
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 if state.round % config.checkpoint.every == 0 or state.round == config.rounds:
+                    os.fsync(log.fileno())  # the log must not fall behind the checkpoint
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
-        _finish(run, folder, state, time.time() - started)
+        _finish(run, folder, state)
 
 
 def first_round(run: Run) -> dict[str, Any]:
@@ -237,28 +242,48 @@ def first_round(run: Run) -> dict[str, Any]:
 def lines(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
     path = folder / "metrics.jsonl"
+    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for number, text in enumerate(texts, start=1):
         try:
             found.append(json.loads(text))
         except json.JSONDecodeError:
-            break
+            if number < len(texts):
+                raise ValueError(f"{path} is damaged in line {number}") from None
     return found
 
 
-def _begin(run: Run, folder: Path, resume: bool) -> State:
-    config, saved = run.config, folder / "checkpoint" / "state.safetensors"
-    old = folder / "config.toml"
-    if old.exists() and not resume:
-        raise ValueError(f"{folder} holds a run already; go on with --resume or choose another --out")
-    if not old.exists() and any(path.name != "lock" for path in folder.iterdir()):
+def _check_folder(folder: Path, resume: bool) -> None:
+    """Refuse to write into what is not a run folder, before anything in it is touched."""
+    if (folder / "config.toml").exists():
+        if not resume:
+            raise ValueError(f"{folder} holds a run already; go on with --resume or choose another --out")
+    elif folder.exists() and (not folder.is_dir() or any(not path.name.endswith(".tmp") for path in _others(folder))):
         raise ValueError(f"{folder} holds other files; choose a new folder with --out")
+
+
+def _others(folder: Path) -> list[Path]:
+    """Files that a run killed at its very start does not leave behind."""
+    return [path for path in folder.iterdir() if path.name != "lock" or path.stat().st_size > 20]
+
+
+def _begin(run: Run, folder: Path) -> State:
+    config, saved = run.config, folder / "checkpoint" / "state.safetensors"
+    old, machine = folder / "config.toml", folder / "environment.json"
     if old.exists():
         _check_same(config, old)
-    checkpoint.write_atomically(old, config.toml().encode())
-    (folder / "checkpoint").mkdir(exist_ok=True)
+    now = json.loads(_environment(run))
+    if machine.exists():
+        before = json.loads(machine.read_text())
+        for key in ("graph_hash", "partition_hash"):
+            if before.get(key) != now[key]:
+                what = key.removesuffix("_hash")
+                raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
+    else:
+        checkpoint.write_atomically(machine, json.dumps(now, indent=1).encode())
     checkpoint.write_atomically(folder / "partition.json", run.data.to_json().encode())
-    checkpoint.write_atomically(folder / "environment.json", _environment(run).encode())
+    (folder / "checkpoint").mkdir(exist_ok=True)
+    checkpoint.write_atomically(old, config.toml().encode())
     shape = (run.graph.count, run.layout.size)
     state = checkpoint.load_state(saved, config.hash(), shape) if saved.exists() else run.start()
     kept = [line for line in lines(folder) if line["round"] <= state.round]
@@ -291,7 +316,8 @@ def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def _finish(run: Run, folder: Path, state: State, seconds: float) -> None:
+def _finish(run: Run, folder: Path, state: State) -> None:
+    seconds = sum(line["seconds"] for line in lines(folder))
     tested = [line for line in lines(folder) if "mixed" in line]
     write = checkpoint.write_atomically
     write(folder / "devices.csv", _devices_csv(run, tested[-1]["mixed"] if tested else {}).encode())
@@ -367,6 +393,7 @@ def _environment(run: Run) -> str:
             "config_hash": run.config.hash(),
             "seed": run.config.seed,
             "partition_hash": run.data.hash,
+            "graph_hash": run.graph.hash,
         },
         indent=1,
     )
@@ -378,5 +405,5 @@ def _module(config: Config, data: FederatedData) -> torch.nn.Module:
     accepted = inspect.signature(kind).parameters
     try:
         return kind(**{key: value for key, value in known.items() if key in accepted}, **config.model.options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"model {config.model.name} does not fit inputs of shape {known['shape']}: {error}") from error

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import http.client
 import logging
 import os
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +20,18 @@ from pathlib import Path
 from typing import IO, Any
 
 log = logging.getLogger("fedfilt")
+
+# What a source that is missing, cut short or damaged may raise
+BROKEN = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    zlib.error,
+    zipfile.BadZipFile,
+    subprocess.SubprocessError,
+    http.client.HTTPException,
+)
 
 Progress = Callable[[str, int, int], None]  # (file, bytes so far, bytes in all)
 
@@ -74,7 +88,7 @@ class Store:
                 with open_source() as stream:
                     self._keep(kept, file, source, stream)
                 return kept
-            except (OSError, ValueError, zipfile.BadZipFile, KeyError, subprocess.SubprocessError) as error:
+            except BROKEN as error:
                 tried.append(f"  {source}: {error}")
         raise DataMissing(
             f"cannot get {file.name} of {dataset}; tried\n" + "\n".join(tried or ["  nothing (offline)"]) + "\n"

@@ -1,6 +1,7 @@
 """The graph an experiment names: the paper's, or one of a building."""
 
 import csv
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,17 @@ import numpy as np
 from fedfilt.building import Building
 from fedfilt.checks import check_choice
 from fedfilt.graph import KINDS, Graph
+
+# Keys that each kind of graph makes use of
+USED: dict[str, tuple[str, ...]] = {
+    "paper": (),
+    "distance": ("rooms", "building", "reach"),
+    "nearest": ("rooms", "building", "k"),
+    "rooms": ("rooms", "building"),
+    "complete": ("rooms", "building"),
+    "empty": ("rooms", "building"),
+    "edges": ("rooms", "building", "file"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +45,14 @@ class Topology:
     laplacian: str = "combinatorial"
 
     def __post_init__(self) -> None:
-        check_choice("graph.name", self.name, ("paper", "distance", "nearest", "rooms", "complete", "empty", "edges"))
+        check_choice("graph.name", self.name, USED)
         check_choice("graph.laplacian", self.laplacian, KINDS)
+        for field in dataclasses.fields(self):
+            used = field.name in ("name", "devices", "laplacian", *USED[self.name])
+            if not used and getattr(self, field.name) != field.default:
+                raise ValueError(f"graph.{field.name} means nothing for the graph {self.name!r}; leave it out")
+        if self.name == "edges" and not self.file:
+            raise ValueError("graph.file must name the CSV file of the edges")
 
     def graph(self, seed: int) -> Graph:
         """Make the graph; a building that is not from a file is drawn with the seed."""
@@ -46,6 +64,8 @@ class Topology:
     def _graph(self, seed: int) -> Graph:
         if self.name == "paper":
             return Graph.paper()
+        if self.name == "edges" and self.devices is not None and not self.building:
+            return _read_edges(Path(self.file), self.devices, None)
         if self.building:
             place = Building.from_table(self.building)
         else:
@@ -66,7 +86,7 @@ def _read_edges(path: Path, count: int, rooms: object) -> Graph:
     edges, weights = [], []
     with path.open(newline="", encoding="utf-8-sig") as file:
         table = csv.DictReader(file)
-        if not {"a", "b"} <= set(table.fieldnames or []):
+        if list(table.fieldnames or []) not in (["a", "b"], ["a", "b", "weight"]):
             raise ValueError(f"{path}: header must be a,b or a,b,weight, got {table.fieldnames}")
         for row in table:
             try:

@@ -29,7 +29,7 @@ class Training:
     def __post_init__(self) -> None:
         check_number("training.learning_rate", self.learning_rate, low=0, above=True)
         check_count("training.batch_size", self.batch_size)
-        check_number("training.momentum", self.momentum, low=0, high=1)
+        check_number("training.momentum", self.momentum, low=0, high=0.9999)
         check_number("training.decay", self.decay, low=0, high=1, above=True)
 
 
@@ -97,8 +97,7 @@ def confusion(module: nn.Module, layout: Layout, row: Tensor, x: Tensor, y: Arra
     module.eval()
     guesses = [module(x[start : start + 50]).argmax(dim=1) for start in range(0, len(y), 50)]  # fits the cache
     guess = torch.cat(guesses).numpy() if guesses else np.empty(0, np.int64)
-    size = max(classes, int(guess.max(initial=0)) + 1)
-    return np.bincount(y * size + guess, minlength=size * size).reshape(size, size)[:classes]
+    return np.bincount(y * classes + guess, minlength=classes * classes).reshape(classes, classes)
 
 
 @contextmanager

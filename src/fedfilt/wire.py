@@ -31,7 +31,7 @@ def values_within(size: int, budget: float, half: bool = False) -> int:
     value = 2 if half else 4
     by_number = (budget - HEADER.size) / (4 + value)
     by_bitmap = (budget - HEADER.size - -(-size // 8)) / value
-    return int(np.clip(max(by_number, by_bitmap), 1, size - 1))
+    return int(np.clip(max(by_number, by_bitmap), 1, max(size - 1, 1)))
 
 
 def pack(update: Array, places: Array | None = None, half: bool = False) -> bytes:

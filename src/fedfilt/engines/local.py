@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,6 +51,7 @@ class Local:
         workers = check_count("engine.workers", workers, low=0) or _cores()
         self.layout = Layout(module)
         self.data = data
+        classes = _outputs(module, data)
         buffers = torch.zeros((3, data.count, self.layout.size))
         used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
         place = np.zeros(len(data.y), np.int64)
@@ -62,7 +64,7 @@ class Local:
             buffers,
             torch.from_numpy(np.ascontiguousarray(data.x[used])),
             torch.from_numpy(data.y[used]),
-            data.classes,
+            classes,
             tuple(place[rows] for rows in data.train),
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
             place[data.global_test],
@@ -111,6 +113,8 @@ class Local:
         try:
             for future in futures:
                 yield from future.result()
+        except BrokenProcessPool:
+            raise OSError("a worker process was killed (out of memory?); go on with fewer engine.workers") from None
         finally:
             for future in futures:
                 future.cancel()
@@ -210,6 +214,15 @@ def _start_worker(desk: _Desk) -> None:
 def _work_off(work: Any, items: list[Any]) -> list[Any]:
     assert _desk is not None
     return [work(item, _desk) for item in items]
+
+
+def _outputs(module: torch.nn.Module, data: FederatedData) -> int:
+    """How many labels the model tells apart; the data must not have more."""
+    with torch.no_grad():
+        result = copy.deepcopy(module).eval()(inputs(data.x[:2]))
+    if result.ndim != 2 or result.shape[1] < data.classes:
+        raise ValueError(f"model must give {data.classes} numbers, one per label, got shape {tuple(result.shape)}")
+    return int(result.shape[1])
 
 
 def _first_equal(models: Array, device: int) -> int:

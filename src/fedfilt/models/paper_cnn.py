@@ -13,7 +13,7 @@ class PaperCNN(nn.Sequential):
         for _ in range(2):  # convolution and pooling each halve the picture, the first rounding up
             height, width = ((side + 1) // 2 // 2 for side in (height, width))
         if height < 1 or width < 1:
-            raise ValueError(f"paper_cnn needs pictures of at least 7 x 7 pixels, got shape {shape}")
+            raise ValueError(f"paper_cnn needs pictures of at least 11 x 11 pixels, got shape {shape}")
         super().__init__(
             nn.Conv2d(channels, 32, 3, stride=2, padding=1),
             nn.ReLU(),
