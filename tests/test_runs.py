@@ -394,7 +394,7 @@ def test_keys_that_mean_nothing_are_refused():
 
 def test_a_start_is_seeded_for_every_kind_of_layer(tmp_path, monkeypatch):
     (tmp_path / "recurrent.py").write_text(
-        "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.gru = nn.GRU(8, 4, batch_first=True)\n        self.out = nn.Linear(4, 10)\n"
         "    def forward(self, x):\n        return self.out(self.gru(x.squeeze(1))[0][:, -1])\n"
     )

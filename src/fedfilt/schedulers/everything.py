@@ -1,13 +1,13 @@
 from dataclasses import dataclass
 
-from fedfilt.checks import check_count
+from fedfilt.checks import check_count, check_number
 from fedfilt.hardware import Hardware
 from fedfilt.rounds import Plan, Schedule
 
 
 @dataclass(frozen=True)
 class Everything:
-    """Every device trains the same number of epochs on all its data and sends the whole update; no deadline.
+    """The same for every device and no deadline: epochs on all its data (or a fraction), the whole update (or a share).
 
     >>> import numpy as np
     >>> from fedfilt.populations import Paper
@@ -16,9 +16,13 @@ class Everything:
     """
 
     epochs: int = 3
+    data_fraction: float = 1.0
+    density: float = 1.0
 
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, low=0)
+        check_number("data_fraction", self.data_fraction, low=0, high=1, above=True)
+        check_number("density", self.density, low=0, high=1, above=True)
 
     def __call__(self, hardware: Hardware, update_bytes: int) -> Schedule:
-        return Schedule([Plan(epochs=self.epochs)] * hardware.count)
+        return Schedule([Plan(self.epochs, self.data_fraction, self.density)] * hardware.count)
