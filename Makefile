@@ -17,6 +17,7 @@ test: .venv/tested
 bench: .venv/benched
 	$(BIN)/python benchmarks/mix.py
 	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/plan.py
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
