@@ -112,7 +112,7 @@ def test_similarity_of_label_histograms_links_like_with_like():
 def test_similarity_by_blocks_equals_all_at_once(monkeypatch):
     features = np.random.default_rng(0).standard_normal((50, 4))
     whole = Graph.from_similarity(features, 3).adjacency.toarray()
-    monkeypatch.setattr("fedfilt.graph.BLOCK", 170)
+    monkeypatch.setattr("fedfilt.edges.BLOCK", 170)
     np.testing.assert_allclose(Graph.from_similarity(features, 3).adjacency.toarray(), whole)
 
 

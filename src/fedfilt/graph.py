@@ -11,11 +11,19 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from fedfilt.checks import Array, check_choice, check_count, check_number, check_numbers, check_signal, check_weights
+from fedfilt.checks import Array, check_choice, check_count, check_number, check_signal, check_weights
+from fedfilt.edges import (
+    checked_adjacency,
+    checked_edges,
+    checked_points,
+    frozen,
+    nearest_rows,
+    neighbour_pairs,
+    symmetric,
+)
 
 KINDS = ("combinatorial", "random_walk", "symmetric")
 SPECTRUM_LIMIT = 5_000  # devices; all modes of 5,000 devices take 200 MB and about half a minute
-BLOCK = 20_000_000  # distances held at once when features are compared
 
 # The 20-device graph of the paper's experiments: four rooms of five, seven links between rooms.
 PAPER_EDGES = (
@@ -45,19 +53,19 @@ class Graph:
     laplacian_kind: str = "combinatorial"
 
     def __post_init__(self) -> None:
-        adjacency = _checked_adjacency(self.adjacency)
+        adjacency = checked_adjacency(self.adjacency)
         count = adjacency.shape[0]
         object.__setattr__(self, "adjacency", adjacency)
         if self.rooms is not None:
             rooms = np.array(self.rooms)
             if rooms.shape != (count,):
                 raise ValueError(f"rooms must have shape ({count},), one per device, got shape {rooms.shape}")
-            object.__setattr__(self, "rooms", _frozen(rooms))
+            object.__setattr__(self, "rooms", frozen(rooms))
         if self.positions is not None:
-            positions = _checked_points("positions", self.positions)
+            positions = checked_points("positions", self.positions)
             if len(positions) != count:
                 raise ValueError(f"positions must have {count} rows, one per device, got {len(positions)}")
-            object.__setattr__(self, "positions", _frozen(positions))
+            object.__setattr__(self, "positions", frozen(positions))
         check_choice("laplacian_kind", self.laplacian_kind, KINDS)
 
     # --- ways to make one -------------------------------------------------------------------------------------
@@ -83,9 +91,9 @@ class Graph:
                [0., 1., 0.]])
         """
         count = check_count("count", count)
-        pairs = _checked_edges("edges", edges, count)
+        pairs = checked_edges("edges", edges, count)
         values = check_weights("weights", weights, len(pairs), per="edge")
-        return cls(_symmetric(count, pairs, values), rooms=rooms)
+        return cls(symmetric(count, pairs, values), rooms=rooms)
 
     @classmethod
     def from_rooms(cls, rooms: Any, links: Iterable[Sequence[int]] = ()) -> "Graph":
@@ -97,13 +105,13 @@ class Graph:
         rooms = np.array(rooms)
         if rooms.ndim != 1 or not len(rooms) or rooms.dtype.kind not in "iuUSb":
             raise ValueError(f"rooms must be a list with one name or number per device, got {rooms!r}")
-        pairs = [_checked_edges("links", links, len(rooms))]
+        pairs = [checked_edges("links", links, len(rooms))]
         for label in np.unique(rooms):
             members = np.flatnonzero(rooms == label)
             first, second = np.triu_indices(len(members), k=1)
             pairs.append(np.column_stack([members[first], members[second]]))
         both = np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
-        return cls(_symmetric(len(rooms), both), rooms=rooms)
+        return cls(symmetric(len(rooms), both), rooms=rooms)
 
     @classmethod
     def within_distance(cls, positions: Any, reach: float, *, rooms: Any = None) -> "Graph":
@@ -112,11 +120,11 @@ class Graph:
         >>> Graph.within_distance([[0.0], [1.0], [3.0]], reach=2.0)
         Graph(3 devices, 1 edge, 2 components)
         """
-        points = _checked_points("positions", positions)
+        points = checked_points("positions", positions)
         reach = check_number("reach", reach, low=0)
         pairs = cKDTree(points).query_pairs(reach, output_type="ndarray")
         apart = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1)
-        return cls(_symmetric(len(points), pairs[apart < reach]), rooms=rooms, positions=points)
+        return cls(symmetric(len(points), pairs[apart < reach]), rooms=rooms, positions=points)
 
     @classmethod
     def nearest(cls, positions: Any, k: int, *, rooms: Any = None) -> "Graph":
@@ -125,10 +133,10 @@ class Graph:
         >>> Graph.nearest([[0.0], [1.0], [3.0]], k=1)
         Graph(3 devices, 2 edges, 1 component)
         """
-        points = _checked_points("positions", positions)
+        points = checked_points("positions", positions)
         k = check_count("k", k, high=max(len(points) - 1, 1))
         found = np.atleast_2d(cKDTree(points).query(points, k=min(k + 1, len(points)))[1])
-        return cls(_symmetric(len(points), _neighbour_pairs(found)), rooms=rooms, positions=points)
+        return cls(symmetric(len(points), neighbour_pairs(found)), rooms=rooms, positions=points)
 
     @classmethod
     def from_similarity(cls, features: Any, k: int, metric: str = "cosine", *, rooms: Any = None) -> "Graph":
@@ -143,7 +151,7 @@ class Graph:
                [1., 0., 0.],
                [0., 0., 0.]])
         """
-        rows = _checked_points("features", features)
+        rows = checked_points("features", features)
         k = check_count("k", k, high=max(len(rows) - 1, 1))
         check_choice("metric", metric, ("cosine", "euclidean"))
         if metric == "cosine":
@@ -152,8 +160,8 @@ class Graph:
         else:
             spread = rows.std(axis=0)
             rows = (rows - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
-        found = _nearest_rows(rows, k)
-        pairs = _neighbour_pairs(np.column_stack([np.arange(len(rows)), found]))
+        found = nearest_rows(rows, k)
+        pairs = neighbour_pairs(np.column_stack([np.arange(len(rows)), found]))
         ends = rows[pairs[:, 0]], rows[pairs[:, 1]]
         if metric == "cosine":
             weights = np.clip(np.einsum("ij,ij->i", *ends), 0, 1)
@@ -161,7 +169,7 @@ class Graph:
             squared = ((ends[0] - ends[1]) ** 2).sum(axis=1)
             scale = np.sqrt(squared).mean() if len(pairs) else 0.0
             weights = np.exp(-squared / scale**2) if scale > 0 else np.ones(len(pairs))
-        return cls(_symmetric(len(rows), pairs, weights), rooms=rooms)
+        return cls(symmetric(len(rows), pairs, weights), rooms=rooms)
 
     @classmethod
     def from_networkx(cls, g: Any) -> "Graph":
@@ -325,7 +333,7 @@ class Graph:
             frequencies[columns] = values
             modes[nodes, columns] = vectors
         order = np.argsort(frequencies, kind="stable")
-        return _frozen(frequencies[order]), _frozen(modes[:, order])
+        return frozen(frequencies[order]), frozen(modes[:, order])
 
     def members(self) -> list[Array]:
         """Devices of every connected component."""
@@ -356,101 +364,3 @@ def spectrum(stiffness: Array, mass: Array, lowest: Array) -> tuple[Array, Array
     values, vectors = np.linalg.eigh(turned[1:, 1:])
     modes = np.column_stack([unit, reflection[:, 1:] @ vectors])
     return np.concatenate([[0.0], np.maximum(values, 0)]), modes / root[:, None]
-
-
-def _frozen(array: Array) -> Array:
-    array.setflags(write=False)
-    return array
-
-
-def _checked_adjacency(a: Any) -> Any:
-    if sp.issparse(a) and a.dtype.kind in "buif":
-        matrix = sp.csr_array(a, dtype=np.float64, copy=True)
-    else:
-        dense = check_numbers("adjacency", a, "a square matrix of numbers")
-        matrix = sp.csr_array(np.atleast_2d(dense))
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-        raise ValueError(f"adjacency must be square and not empty, got shape {matrix.shape}")
-    matrix.sum_duplicates()
-    if not np.isfinite(matrix.data).all():
-        raise ValueError("adjacency must be finite, got NaN or infinity")
-    if matrix.nnz and matrix.data.min() < 0:
-        raise ValueError(f"adjacency must be >= 0, got {matrix.data.min():g}")
-    matrix.eliminate_zeros()
-    loops = np.flatnonzero(matrix.diagonal())
-    if len(loops):
-        raise ValueError(f"adjacency must have a zero diagonal, got a self-loop at device {loops[0]}")
-    if (matrix != matrix.T).nnz:
-        lopsided = (abs(matrix - matrix.T) > 1e-12 * matrix.maximum(matrix.T)).nonzero()
-        if len(lopsided[0]):
-            i, j = (int(end[0]) for end in lopsided)
-            raise ValueError(
-                f"adjacency must be symmetric, got {matrix[i, j]:g} at ({i}, {j}) and {matrix[j, i]:g} at ({j}, {i})"
-            )
-        matrix = matrix.maximum(matrix.T).tocsr()  # equal but for rounding
-    for part in (matrix.data, matrix.indices, matrix.indptr):
-        part.setflags(write=False)
-    return matrix
-
-
-def _checked_edges(name: str, edges: Iterable[Sequence[int]], count: int) -> Array:
-    try:
-        given = edges if isinstance(edges, np.ndarray) else list(edges)
-        pairs = np.asarray(given)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be pairs (i, j) of device numbers, got {edges!r}") from None
-    if len(given) == 0:
-        return np.empty((0, 2), dtype=np.int64)
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-        raise ValueError(f"{name} must be pairs (i, j) of device numbers, got {given[0]!r} ...")
-    outside = ((pairs < 0) | (pairs >= count)).any(axis=1)
-    if outside.any():
-        raise ValueError(f"{name} must name devices from 0 to {count - 1}, got {pairs[outside][0].tolist()}")
-    loops = pairs[:, 0] == pairs[:, 1]
-    if loops.any():
-        raise ValueError(f"{name} must link two devices, got a self-loop at {pairs[loops][0][0]}")
-    unique, times = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
-    if (times > 1).any():
-        raise ValueError(f"{name} must name a link once, got {unique[times > 1][0].tolist()} twice")
-    return pairs.astype(np.int64)
-
-
-def _checked_points(name: str, points: Any) -> Array:
-    rows = check_numbers(name, points, "numbers, one row per device")
-    if rows.ndim != 2 or 0 in rows.shape:
-        raise ValueError(f"{name} must have shape (K, columns), one row per device, got shape {rows.shape}")
-    if not np.isfinite(rows).all():
-        raise ValueError(f"{name} must be finite, got NaN or infinity in row {np.argwhere(~np.isfinite(rows))[0][0]}")
-    return rows
-
-
-def _symmetric(count: int, pairs: Array, weights: Array | None = None) -> Any:
-    values = np.ones(len(pairs)) if weights is None else weights
-    half = sp.coo_array((values, (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-    return (half + half.T).tocsr()
-
-
-def _neighbour_pairs(found: Array) -> Array:
-    """The links, each once, from a row of nearest devices per device in which the device itself may stand."""
-    count = len(found)
-    own = np.arange(count)[:, None]
-    # Devices at the same place may list each other before themselves: drop the device wherever it stands.
-    at_own = found == own
-    at_own[:, -1] |= ~at_own.any(axis=1)
-    chosen = found[~at_own].reshape(count, -1)
-    pairs = np.column_stack([np.repeat(own.ravel(), chosen.shape[1]), chosen.ravel()])
-    return np.unique(np.sort(pairs, axis=1), axis=0)
-
-
-def _nearest_rows(rows: Array, k: int) -> Array:
-    """The k nearest other rows of every row, by blocks: K² distances are never held at once."""
-    count = len(rows)
-    squared = (rows**2).sum(axis=1)
-    found = np.empty((count, k), dtype=np.int64)
-    block = max(1, BLOCK // count)
-    for start in range(0, count, block):
-        part = slice(start, min(start + block, count))
-        distance = squared[part, None] + squared[None] - 2 * rows[part] @ rows.T
-        distance[np.arange(part.stop - start), np.arange(start, part.stop)] = np.inf
-        found[part] = np.argsort(distance, axis=1, kind="stable")[:, :k]
-    return found
