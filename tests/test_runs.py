@@ -169,8 +169,8 @@ def test_resume_gives_the_same_bits(tmp_path):
 
 def test_killed_at_20_random_moments_and_resumed_gives_the_same_bits(tmp_path):
     """A real run in its own process group, ended by SIGKILL again and again, some with two workers."""
-    rounds, generator = 160, random.Random(0)
-    changes = {"rounds": rounds, "evaluation": {"every": 40}, "checkpoint": {"every": 1}}
+    rounds, generator = 400, random.Random(0)
+    changes = {"rounds": rounds, "evaluation": {"every": 100}, "checkpoint": {"every": 1}}
     whole = finish(tmp_path / "whole", **changes)
     path, folder = config_file(tmp_path, **changes), tmp_path / "killed"
     saved = folder / "checkpoint" / "state.safetensors"
