@@ -90,6 +90,7 @@ def test_sparsifier_contract(name):
     assert ">>>" in type(rule).__doc__
     update = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     content, left = rule(update, None, 1.0)
+    assert len(content) == rule.full_bytes(1000)
     np.testing.assert_array_equal(unpack(content, 1000), update)
     assert left is None
     content, left = rule(update, None, 0.3)
@@ -126,6 +127,15 @@ def test_half_precision_keeps_its_rounding_error_on_the_device():
     assert len(content) == wire_size(1000, 1000, half=True) < 0.51 * wire_size(1000, 1000)
     assert 0 < abs(left).max() < 1e-2
     assert TopK(half=True, error_feedback=False)(update, None, 1.0)[1] is None
+
+
+def test_half_precision_is_charged_as_it_is_sent(tmp_path):
+    whole = finish(tmp_path / "whole", rounds=2)["totals"]["bytes"]
+    half = finish(tmp_path / "half", rounds=2, sparsifier={"half": True})["totals"]["bytes"]
+    assert 0.49 < half / whole < 0.51
+    planned = {"scheduler": {"name": "same_deadline", "deadline": "fastest_full"}, "devices": "prescribed"}
+    totals = finish(tmp_path / "planned", rounds=2, sparsifier={"half": True}, **planned)["totals"]
+    assert totals["I_7_desync_seconds"] < 0.3 * totals["I_6_latency_seconds"]
 
 
 def test_error_feedback_sends_everything_in_the_end():
@@ -192,7 +202,10 @@ def test_late_policies():
     assert sum(reply.late for reply in relaxed) < 10
     quorum = simulated_round(Lateness("quorum", quorum=0.9), 0.3)[1]
     assert sum(reply.late for reply in quorum) == 2
-    assert not any(reply.late for reply in simulated_round(Lateness("deadline"), 0.3)[1])  # no deadline, nobody late
+    with pytest.raises(ValueError, match="needs a scheduler that sets a deadline"):
+        simulated_round(Lateness("deadline"), 0.3)
+    everybody = simulated_round(Lateness("deadline", margin=0.0), 0.3, arrivals[0] / 2)[1]
+    assert all(reply.late and reply.end == arrivals[0] / 2 for reply in everybody)  # the server waited so long in vain
 
 
 def test_a_late_device_is_absent_and_its_residual_stays():
@@ -204,7 +217,7 @@ def test_a_late_device_is_absent_and_its_residual_stays():
     with LocalEngine(data, module, Training(0.1), 0, 1) as inner:
         engine = Simulated(inner, devices, 0, Lateness("quorum", quorum=0.6))
         experiment = Experiment(
-            Graph.from_edges(3, []), Local(), Everything(2), engine, devices, 1, Evaluation(every=9), 0
+            Graph.from_edges(3, []), Local(), Everything(2), engine, devices, 1, 76, Evaluation(every=9), 0
         )
         state, record = next(play(State(0, start, owed), experiment))
     assert record.late.sum() == 1

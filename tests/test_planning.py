@@ -127,6 +127,9 @@ def test_equality_is_the_papers_constraint():
     loose = solve(*case)
     assert (loose.utility >= plan.utility - 1e-12).all()
     assert taken[loose.outcome == "sync"].all()
+    concave, free = solve(*case, equality=True, exponent=0.5), solve(*case, exponent=0.5)
+    synced = free.outcome == "sync"
+    np.testing.assert_allclose(concave.utility[synced], free.utility[synced], atol=1e-7)
 
 
 def test_a_concave_utility_shares_the_time_out():
@@ -184,6 +187,10 @@ def test_a_device_that_cannot_afford_the_least_never_sets_the_deadline():
         ({"data_fraction_min": 0.0}, r"data_fraction_min must be a finite number > 0 and <= 1"),
         ({"density_min": 1.5}, "density_min must be a finite number > 0 and <= 1"),
         ({"epochs": (5, 1)}, "epochs must be .fewest, most."),
+        ({"compute_seconds": [np.inf]}, "compute_seconds must be finite and > 0, got inf"),
+        ({"importance": 1.0}, "importance must be 3 numbers"),
+        ({"epochs": 3}, "epochs must be 2 numbers"),
+        ({"epochs": (1, 2, 3)}, "epochs must be 2 numbers"),
         ({"epochs": (0, 1)}, r"epochs\[0\] must be a whole number >= 1"),
         ({"energy_limit": -1.0}, "energy_limit must be >= 0"),
         ({"compute_joules": np.nan}, "compute_joules must be >= 0"),
@@ -209,6 +216,10 @@ def test_bandwidth_of_the_notes_and_equal_split():
     seconds, bands = radio.allocate_bandwidth([0.5, 1.0], [1.0, 1.0], [10.0, 10.0], 2.0)
     assert seconds == pytest.approx(1.2092029, abs=1e-7)
     np.testing.assert_allclose(bands, [0.268107, 1.731893], atol=1e-6)
+    assert radio.allocate_bandwidth(0.0, [1.0, 1.0], 10.0, 2.0)[0] == pytest.approx(0.28906, abs=1e-5)
+    for wrong in (([], [], []), ([1.0, 2.0], [1.0] * 3, 10.0)):
+        with pytest.raises(ValueError, match=r"one (number )?per device"):
+            radio.allocate_bandwidth(*wrong, 2.0)
     equal = max(c + 1 / radio.bits_per_second(1.0, 10.0) for c in (0.5, 1.0))
     assert equal == pytest.approx(1.2890648, abs=1e-7)
 
@@ -250,6 +261,8 @@ def test_a_prescribed_heterogeneity_is_hit_exactly(value, ratio):
     full = 3 * devices.compute_seconds() + devices.send_seconds(BYTES)
     assert heterogeneity(full) == pytest.approx(value, abs=1e-9)
     assert full.max() / full.min() == pytest.approx(ratio, abs=1e-9)
+    many = Prescribed(value, ratio).draw(np.full(8000, 450), BYTES, np.random.default_rng(0))
+    assert np.isfinite(many.send_seconds(BYTES)).all()
     with pytest.raises(ValueError, match="heterogeneity must be from"):
         population(Prescribed(0.9, ratio))
 
@@ -343,6 +356,28 @@ def test_optimal_bandwidth_is_never_slower():
     equal, optimal = SameDeadline()(devices, BYTES), SameDeadline(bandwidth="optimal")(devices, BYTES)
     assert optimal.deadline < equal.deadline
     assert sum(plan.bandwidth_hz for plan in optimal.plans) == pytest.approx(20e6)
+
+
+def test_optimal_bandwidth_respects_batteries_and_the_excluded():
+    devices = population(count=3)
+    least = 0.3 * devices.compute_joules() + 0.1 * devices.send_joules(BYTES)
+    gain = np.array([-100.0, -100.0, -135.0])
+    weak = Hardware(**{**devices.__dict__, "gain_db": gain, "energy_limit": np.array([np.inf, np.inf, 1e-6])})
+    equal, optimal = SameDeadline()(weak, BYTES), SameDeadline(bandwidth="optimal")(weak, BYTES)
+    assert optimal.deadline <= equal.deadline  # the excluded device takes no band
+    assert sum(plan.bandwidth_hz for plan in optimal.plans if plan.epochs) == pytest.approx(20e6)
+    tight = Hardware(**{**devices.__dict__, "energy_limit": 1.05 * least})
+    assert all(plan.epochs for plan in SameDeadline(bandwidth="optimal")(tight, BYTES).plans)
+    shaken = population(Paper(variability=0.5, path_loss_db=100)).at(0, 3)
+    assert sum(p.bandwidth_hz for p in SameDeadline(bandwidth="optimal")(shaken, BYTES).plans) == pytest.approx(20e6)
+    with pytest.raises(ValueError, match="links of their own"):
+        SameDeadline(bandwidth="optimal")(Hardware(**{**devices.__dict__, "shared_band": False}), BYTES)
+
+
+def test_every_device_that_takes_part_has_a_sample():
+    for samples in (1, 2, 3):
+        devices = population(samples=samples)
+        assert all(plan.data_fraction * samples >= 1 - 1e-9 for plan in SameDeadline()(devices, BYTES).plans)
 
 
 def test_slower_clocks_cost_fewer_joules_at_the_same_deadline():

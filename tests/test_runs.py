@@ -385,6 +385,14 @@ def test_command_line_beats_file_beats_default(tmp_path):
     assert (changed.partition.per_device, changed.graph.devices, changed.graph.name) == (5, 20, "nearest")
 
 
+def test_a_name_and_its_options_in_any_order():
+    for words in (
+        ["scheduler=same_deadline", "scheduler.seconds=2"],
+        ["scheduler.seconds=2", "scheduler=same_deadline"],
+    ):
+        assert load(None, words).scheduler.seconds == 2.0
+
+
 def test_keys_that_mean_nothing_are_refused():
     with pytest.raises(ValueError, match=r"graph\.building means nothing for the graph 'paper'"):
         from_table({"graph": {"building": "home.csv"}})

@@ -58,7 +58,9 @@ def played(data, module, graph, rule, training=None, rounds=3, epochs=2, workers
     layout = Layout(module)
     state = State(0, np.tile(layout.row(module), (data.count, 1)))
     with LocalEngine(data, module, training or Training(0.1, 8), seed, workers) as engine:
-        experiment = Experiment(graph, rule, Everything(epochs), engine, hardware(data), rounds, Evaluation(every=1))
+        experiment = Experiment(
+            graph, rule, Everything(epochs), engine, hardware(data), rounds, 1000, Evaluation(every=1)
+        )
         steps = list(play(state, experiment))
     return steps[-1][0].models, [record for _, record in steps]
 
@@ -152,7 +154,7 @@ def _trained(data, graph, rounds):
     state = State(0, np.tile(layout.row(module), (data.count, 1)))
     with LocalEngine(data, module, Training(0.1, 8), 5, 1) as engine:
         experiment = Experiment(
-            graph, GFedFilt(Tikhonov(5.0)), Everything(2), engine, hardware(data), rounds, Evaluation(every=99)
+            graph, GFedFilt(Tikhonov(5.0)), Everything(2), engine, hardware(data), rounds, 1000, Evaluation(every=99)
         )
         for now, _ in play(state, experiment):
             if now.round == rounds - 1:

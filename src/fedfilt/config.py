@@ -119,8 +119,8 @@ def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
             raise ValueError(f"no experiment file {path}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}") from error
-    # Names first: they clear the options of the part they replace
-    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith("name")):
+    # Names first, be it part.name=... or part=...: they clear the options of the part they replace
+    for text in sorted(overrides, key=lambda text: not (key := text.partition("=")[0]).endswith("name") and "." in key):
         _override(table, text)
     return from_table(table)
 
@@ -141,6 +141,8 @@ def _override(table: Table, text: str) -> None:
         parsed = value.strip()
     *path, last = key.strip().split(".")
     for step in path:
+        if isinstance(table.get(step), str):
+            table[step] = {"name": table[step]}  # scheduler=same_deadline scheduler.deadline=seconds
         table = table.setdefault(step, {})
         if not isinstance(table, dict):
             raise ValueError(f"{key}: {step} is a value, not a table")

@@ -85,8 +85,9 @@ def fit(
     with Local(data, model, settings, seed, workers) as engine:
         evaluation = Evaluation(every=evaluate_every)
         held = np.array([len(rows) for rows in data.train])
-        hardware = Paper().draw(held, wire_size(layout.size, layout.size), np.random.default_rng(seed))
-        experiment = Experiment(graph, aggregator, Everything(epochs), engine, hardware, rounds, evaluation, seed)
+        size = wire_size(layout.size, layout.size)
+        hardware = Paper().draw(held, size, np.random.default_rng(seed))
+        experiment = Experiment(graph, aggregator, Everything(epochs), engine, hardware, rounds, size, evaluation, seed)
         for now, record in play(state, experiment):
             state = now
             records.append(record)

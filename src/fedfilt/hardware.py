@@ -1,5 +1,6 @@
 """The hardware of the devices: what training and sending cost each of them."""
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,8 @@ class Hardware:
     kinds: tuple[str, ...] = ()
     variability: float = 0.0
     error: float = 0.0
+    rate_factor: Array | float = 1.0  # by which a device's rate differs in this round
+    shared_band: bool = True  # whether the bandwidth of one device could be given to another
 
     def __post_init__(self) -> None:
         for name in ("cycles_per_sample", "clock_hz", "transmit_watts", "bandwidth_hz"):
@@ -55,7 +58,7 @@ class Hardware:
 
     def bits_per_second(self) -> Array:
         """Rate of every device's uplink."""
-        return radio.bits_per_second(self.bandwidth_hz, self.signal_hz())
+        return self.rate_factor * radio.bits_per_second(self.bandwidth_hz, self.signal_hz())
 
     def send_seconds(self, size: float) -> Array:
         """Seconds to send `size` bytes."""
@@ -78,7 +81,21 @@ class Hardware:
             return self
         sequence = np.random.SeedSequence(seed, spawn_key=(round, 2**30 + key))
         clock, rate = np.exp(spread * np.random.default_rng(sequence).standard_normal((2, self.count)))
-        # The same factor on bandwidth and signal scales the rate by it: r = b log₂(1 + g/b)
-        gain = self.gain_db + 10 * np.log10(rate)
         cycles = self.cycles_per_sample / clock
-        return replace(self, cycles_per_sample=cycles, bandwidth_hz=self.bandwidth_hz * rate, gain_db=gain)
+        return replace(self, cycles_per_sample=cycles, rate_factor=self.rate_factor * rate)
+
+    @property
+    def hash(self) -> str:
+        """sha256 of all numbers."""
+        digest = hashlib.sha256(f"{self.variability} {self.error}".encode())
+        for name in (
+            "samples",
+            "cycles_per_sample",
+            "clock_hz",
+            "transmit_watts",
+            "gain_db",
+            "bandwidth_hz",
+            "energy_limit",
+        ):
+            digest.update(getattr(self, name).astype(np.float64).tobytes())
+        return digest.hexdigest()

@@ -38,9 +38,9 @@ class Demands(NamedTuple):
     compute_joules: Array
     send_joules: Array
     energy_limit: Array
-    importance: tuple[float, float, float]
+    data_fraction_min: Array
+    importance: tuple[float, ...]
     epochs: tuple[int, int]
-    data_fraction_min: float
     density_min: float
     exponent: float
 
@@ -54,7 +54,7 @@ class Demands(NamedTuple):
         energy_limit: Any = np.inf,
         importance: tuple[float, float, float] = (0.4, 0.4, 0.2),
         epochs: tuple[int, int] = (1, 5),
-        data_fraction_min: float = 0.3,
+        data_fraction_min: Any = 0.3,
         density_min: float = 0.1,
         exponent: float = 1.0,
     ) -> "Demands":
@@ -68,20 +68,24 @@ class Demands(NamedTuple):
         limit = _per_device("energy_limit", energy_limit, count, infinite=True)
         for name, value in (("compute_seconds", compute), ("send_seconds", send)):
             if not np.isfinite(value).all() or (value <= 0).any():
-                raise ValueError(f"{name} must be finite and > 0, got {value[~(value > 0)][:1] or value.max()}")
-        weights = tuple(check_number("importance", weight, low=0, high=1) for weight in importance)
-        if len(weights) != 3 or abs(sum(weights) - 1) > 1e-9:
+                wrong = value[~(np.isfinite(value) & (value > 0))][0]
+                raise ValueError(f"{name} must be finite and > 0, got {wrong:g}")
+        weights = tuple(
+            check_number("importance", weight, low=0, high=1) for weight in _several("importance", importance, 3)
+        )
+        if abs(sum(weights) - 1) > 1e-9:
             raise ValueError(
                 f"importance must be three weights (epochs, data, density) that sum to 1, got {importance!r}"
             )
-        low = check_count("epochs[0]", epochs[0])
-        high = check_count("epochs[1]", epochs[1])
+        low, high = (check_count(f"epochs[{i}]", value) for i, value in enumerate(_several("epochs", epochs, 2)))
         if high < low:
             raise ValueError(f"epochs must be (fewest, most), got {tuple(epochs)!r}")
-        check_number("data_fraction_min", data_fraction_min, low=0, high=1, above=True)
+        fraction = _per_device("data_fraction_min", data_fraction_min, count)
+        for name, value in (("data_fraction_min", fraction.min()), ("data_fraction_min", fraction.max())):
+            check_number(name, float(value), low=0, high=1, above=True)
         check_number("density_min", density_min, low=0, high=1, above=True)
         check_number("exponent", exponent, low=0, high=1, above=True)
-        return cls(compute, send, *joules, limit, weights, (low, high), data_fraction_min, density_min, exponent)
+        return cls(compute, send, *joules, limit, fraction, weights, (low, high), density_min, exponent)
 
     def seconds(self, epochs: Any, data_fraction: Any, density: Any) -> Array:
         """Seconds a device takes with given settings."""
@@ -92,7 +96,7 @@ class Demands(NamedTuple):
         return epochs * data_fraction * self.compute_joules + density * self.send_joules
 
     @property
-    def least(self) -> tuple[int, float, float]:
+    def least(self) -> tuple[int, Array, float]:
         """The least a device may do: (epochs, data fraction, density)."""
         return self.epochs[0], self.data_fraction_min, self.density_min
 
@@ -103,7 +107,7 @@ class Demands(NamedTuple):
 
     def only(self, chosen: Array) -> "Demands":
         """The same for some devices."""
-        return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[:5]})
+        return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[:6]})
 
 
 def solve(
@@ -185,20 +189,19 @@ def _best_fraction(demands: Demands, epochs: int, deadline: float, equality: boo
     """Best data fraction and density for a number of epochs, and whether there are any."""
     a, t = epochs * demands.compute_seconds, demands.send_seconds
     e_a, e_t, limit = epochs * demands.compute_joules, demands.send_joules, demands.energy_limit
-    q_min, s_min = demands.data_fraction_min, demands.density_min
-    low = np.full(len(a), q_min)
+    low, s_min = demands.data_fraction_min, demands.density_min
     with np.errstate(divide="ignore", invalid="ignore"):
         high = np.minimum(1, (deadline - t * s_min) / a)
         high = np.minimum(high, _ratio(limit - e_t * s_min, e_a))
-        if equality:  # s = (T - aq)/t must be in [s_min, 1]
-            low = np.maximum(low, (deadline - t) / a)
-        breaks = [
-            (deadline - t) / a,
-            _ratio(limit - e_t, e_a),
-            _ratio(deadline * e_t - limit * t, a * e_t - e_a * t),
-        ]
-    slack = 1e-12 * np.maximum(1, low)
-    feasible = (high >= low - slack) & demands.affordable
+        breaks = [(deadline - t) / a, _ratio(limit - e_t, e_a), _ratio(deadline * e_t - limit * t, a * e_t - e_a * t)]
+        if equality:
+            # s = (T - aq)/t must be in [s_min, 1], and the joules e_t T/t + q (e_a - e_t a/t) within the limit
+            low = np.maximum(low, breaks[0])
+            slope, bound = e_a - e_t * a / t, limit - e_t * deadline / t
+            high = np.where(slope > 0, np.minimum(high, _ratio(bound, slope)), high)
+            low = np.where(slope < 0, np.maximum(low, _ratio(bound, slope)), low)
+            high = np.where((slope == 0) & (bound < 0), -np.inf, high)
+    feasible = (high >= low - 1e-12) & demands.affordable
     high = np.maximum(high, low)
 
     def density(q: Array) -> Array:
@@ -206,12 +209,10 @@ def _best_fraction(demands: Demands, epochs: int, deadline: float, equality: boo
         energy = np.where(e_t > 0, (limit - e_a * q) / np.where(e_t > 0, e_t, 1), np.inf)
         return np.clip(np.minimum(room, energy), s_min, 1)
 
-    if equality:
-        # On the line s = (T - aq)/t energy is linear too: the feasible part is an interval, found by its ends
-        at = [low, high, np.clip(np.nan_to_num(breaks[2], nan=1.0, posinf=1.0, neginf=0.0), low, high)]
-    else:
-        at = [low, high, *(np.clip(np.nan_to_num(b, nan=1.0, posinf=1.0, neginf=0.0), low, high) for b in breaks)]
-    if demands.exponent < 1 and not equality:
+    at = [low, high]
+    if not equality:  # under equality the utility is linear, or concave, between the ends
+        at += [np.clip(np.nan_to_num(b, nan=1.0, posinf=1.0, neginf=0.0), low, high) for b in breaks]
+    if demands.exponent < 1:
         at.append(_search(lambda q: _utility(demands, epochs, q, density(q)), low, high))
     best_q, best_s, best = low, density(low), np.full(len(a), -np.inf)
     for q in at:
@@ -266,7 +267,8 @@ def deadline(
             f"{demands.joules(*demands.least).min():.4g} J, the largest limit is {demands.energy_limit.max():.4g} J"
         )
     able = demands.only(demands.affordable)
-    least, full = able.seconds(*able.least), able.seconds(*FULL)
+    least = able.seconds(*able.least)
+    full = np.maximum(able.seconds(*FULL), least)
     if rule == "slowest_minimum":
         return float(least.max())
     if rule == "fastest_full":
@@ -290,6 +292,16 @@ def deadline(
         else:
             low = middle
     return high
+
+
+def _several(name: str, value: Any, count: int) -> tuple[Any, ...]:
+    try:
+        several = tuple(value)
+    except TypeError:
+        several = ()
+    if len(several) != count:
+        raise ValueError(f"{name} must be {count} numbers, got {value!r}")
+    return several
 
 
 def _per_device(name: str, value: Any, count: int, infinite: bool = False) -> Array:

@@ -63,10 +63,15 @@ def allocate_bandwidth(compute_seconds: Any, bits: Any, signal_hz: Any, total_hz
     >>> round(seconds, 7), bands.round(6).tolist()
     (1.2092029, [0.268107, 1.731893])
     """
-    start = np.atleast_1d(check_numbers("compute_seconds", compute_seconds, "numbers, one per device"))
-    if not np.isfinite(start).all() or (start < 0).any():
-        raise ValueError(f"compute_seconds must be finite and >= 0, got {start.min():g}")
-    size, signal = _positive("bits", bits) + 0 * start, _positive("signal_hz", signal_hz) + 0 * start
+    start = check_numbers("compute_seconds", compute_seconds, "numbers, one per device")
+    size, signal = _positive("bits", bits), _positive("signal_hz", signal_hz)
+    try:
+        start, size, signal = np.broadcast_arrays(np.atleast_1d(start), size, signal)
+    except ValueError:
+        shapes = f"{start.shape}, {size.shape} and {signal.shape}"
+        raise ValueError(f"compute_seconds, bits and signal_hz must have one number per device, got {shapes}") from None
+    if start.ndim != 1 or not len(start) or not np.isfinite(start).all() or (start < 0).any():
+        raise ValueError(f"compute_seconds must be finite and >= 0, one per device, got {compute_seconds!r}")
     total = check_number("total_hz", total_hz, low=0, above=True)
     equal = start + size / bits_per_second(np.full(len(start), total / len(start)), signal)
     low, high = float(start.max()), float(equal.max())  # the equal split is enough for the last of them

@@ -13,7 +13,6 @@ import numpy as np
 from fedfilt.checks import Array, check_count, check_signal, check_weights
 from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
-from fedfilt.wire import wire_size
 
 
 class Plan(NamedTuple):
@@ -70,6 +69,7 @@ class Reply(NamedTuple):
     residual: Array | None = None  # (B,) what it did not send
     cost: Cost = Cost()
     late: bool = False  # too late to count
+    end: float = 0.0  # simulated seconds until the round ended for all
 
 
 class Updates(NamedTuple):
@@ -112,6 +112,18 @@ class Tests(NamedTuple):
 
     local_test: Array | None  # (K, C, C)
     global_test: Array  # (K, C, C)
+
+
+class Sparsifier(Protocol):
+    """Cuts an update down to a share of its bytes."""
+
+    def full_bytes(self, size: int) -> int:
+        """Bytes of a whole update of so many values."""
+        ...
+
+    def __call__(self, update: Array, residual: Array | None, density: float) -> tuple[bytes, Array | None]:
+        """(bytes to send, see `fedfilt.wire`; what stays on the device)."""
+        ...
 
 
 class Engine(Protocol):
@@ -171,6 +183,7 @@ class Experiment:
     engine: Engine
     hardware: Hardware
     rounds: int
+    update_bytes: int  # of a whole update
     evaluation: Evaluation = Evaluation()
     seed: int = 0
 
@@ -179,7 +192,7 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     """One round: plan, train, mix, and test if it is time to."""
     start = time.perf_counter()
     engine, (count, size) = experiment.engine, state.models.shape
-    schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, state.round), wire_size(size, size))
+    schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, state.round), experiment.update_bytes)
     replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
     counted = [reply for reply in replies if not reply.late]
     updates = Updates.stack(counted, count, size)
@@ -194,7 +207,7 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     for reply in replies:
         i = reply.device
         losses[i], costs[i], sizes[i], late[i] = reply.loss, reply.cost, reply.size, reply.late
-    latency = max((r.cost.seconds + r.cost.idle_seconds for r in replies if not r.late), default=0.0)
+    latency = max((reply.end for reply in replies), default=0.0)
     seconds = time.perf_counter() - start
     record = Record(done, seconds, updates.weights, losses, schedule, costs, sizes, late, latency, mixed, trained)
     return State(done, models, _residuals(state.residuals, counted, count, size)), record

@@ -35,7 +35,6 @@ from fedfilt.rounds import Engine, Experiment, Record, State, Tests, play
 from fedfilt.simulated import Simulated
 from fedfilt.store import Store
 from fedfilt.train import generator, inputs
-from fedfilt.wire import wire_size
 
 # Keys of SeedSequence(seed, spawn_key=...) for what is drawn once; rounds use longer keys (round, device, ...)
 PARTITION, START, DEVICES = (2**30,), (2**30 + 1,), (2**30 + 2,)
@@ -61,8 +60,8 @@ class Run:
         glorot(self.module, torch.Generator().manual_seed(start))
         self.layout = Layout(self.module)
         held = np.array([len(rows) for rows in data.train])
-        update_bytes = wire_size(self.layout.size, self.layout.size)
-        self.hardware: Hardware = config.devices.draw(held, update_bytes, generator(config.seed, *DEVICES))
+        self.update_bytes: int = config.sparsifier.full_bytes(self.layout.size)
+        self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, *DEVICES))
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
@@ -76,6 +75,7 @@ class Run:
                 Simulated(running, self.hardware, config.seed, config.late),
                 self.hardware,
                 config.rounds,
+                self.update_bytes,
                 config.evaluation,
                 config.seed,
             )
@@ -134,7 +134,7 @@ class Run:
         return {
             "deadline": record.schedule.deadline if math.isfinite(record.schedule.deadline) else None,
             "latency": record.latency,
-            "desync": record.latency - float(arrivals[there].min()) if there.any() else 0.0,
+            "desync": max(0.0, record.latency - float(arrivals[there].min())) if there.any() else 0.0,
             "flops": self.flops_per_sample * int((epochs * trained).sum()),
             "joules": float(joules.sum()),
             "bytes": int(record.sizes.sum()),
@@ -145,6 +145,8 @@ class Run:
                 "epochs": epochs.tolist(),
                 "data_fraction": [round(plan.data_fraction, 6) for plan in plans],
                 "density": [round(plan.density, 6) for plan in plans],
+                "clock": [round(plan.clock, 6) for plan in plans],
+                "bandwidth_hz": [float(f"{plan.bandwidth_hz:.6g}") for plan in plans],
                 "outcome": [plan.outcome for plan in plans],
             },
         }
@@ -208,7 +210,7 @@ def play_in_folder(
 
 def first_round(run: Run) -> dict[str, Any]:
     """What the scheduler plans for the first round: per device settings, seconds, joules, outcome."""
-    size = wire_size(run.layout.size, run.layout.size)
+    size = run.update_bytes
     now = run.hardware.at(run.config.seed, 0)
     schedule = run.config.scheduler(now, size)
     devices = []
@@ -234,7 +236,7 @@ def first_round(run: Run) -> dict[str, Any]:
     end = schedule.deadline if math.isfinite(schedule.deadline) else last
     for d in devices:
         d["idle_seconds"] = max(0.0, end - d["compute_seconds"] - d["send_seconds"]) if d["epochs"] else 0.0
-    full = 3 * now.compute_seconds() + now.send_seconds(size)
+    full = (3 * now.compute_seconds() + now.send_seconds(size))[now.samples > 0]
     deadline = schedule.deadline if math.isfinite(schedule.deadline) else None
     return {"deadline": deadline, "heterogeneity": heterogeneity(full), "devices": devices}
 
@@ -275,9 +277,8 @@ def _begin(run: Run, folder: Path) -> State:
     now = json.loads(_environment(run))
     if machine.exists():
         before = json.loads(machine.read_text())
-        for key in ("graph_hash", "partition_hash"):
-            if before.get(key) != now[key]:
-                what = key.removesuffix("_hash")
+        for what in ("graph", "partition", "devices"):
+            if before.get(f"{what}_hash") != now[f"{what}_hash"]:
                 raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
     else:
         checkpoint.write_atomically(machine, json.dumps(now, indent=1).encode())
@@ -394,6 +395,7 @@ def _environment(run: Run) -> str:
             "seed": run.config.seed,
             "partition_hash": run.data.hash,
             "graph_hash": run.graph.hash,
+            "devices_hash": run.hardware.hash,
         },
         indent=1,
     )

@@ -37,7 +37,11 @@ class Lateness:
         """
         last = float(arrivals.max())
         if self.policy == "deadline":
-            return min(last, deadline * math.exp(self.margin * spread))
+            if math.isinf(deadline):
+                raise ValueError(
+                    "late.policy = 'deadline' needs a scheduler that sets a deadline, such as same_deadline"
+                )
+            return min(last, deadline * float(np.exp(np.minimum(self.margin * spread, 700))))
         if self.policy == "quorum":
             return float(np.sort(arrivals)[math.ceil(self.quorum * len(arrivals) - 1e-9) - 1])
         return last
@@ -85,7 +89,7 @@ class Simulated:
         for device, cost in costs.items():
             late = cost.seconds > end * (1 + 1e-9)
             idle = max(0.0, end - cost.seconds)
-            yield replies[device]._replace(cost=cost._replace(idle_seconds=idle), late=late)
+            yield replies[device]._replace(cost=cost._replace(idle_seconds=idle), late=late, end=end)
 
     def test(self, models: Array) -> Tests:
         """Testing costs the devices nothing here."""

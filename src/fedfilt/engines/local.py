@@ -4,11 +4,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,12 +17,10 @@ import torch.multiprocessing  # lets tensors in shared memory travel to worker p
 from fedfilt.checks import Array, check_count
 from fedfilt.data import FederatedData
 from fedfilt.layout import Layout
-from fedfilt.rounds import Job, Plan, Reply, Tests
+from fedfilt.rounds import Job, Plan, Reply, Sparsifier, Tests
 from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.train import Training, confusion, inputs, one_thread, train
-from fedfilt.wire import unpack, wire_size
-
-Sparsifier: TypeAlias = Callable[[Array, Array | None, float], tuple[bytes, Array | None]]
+from fedfilt.wire import unpack
 
 
 class Local:
@@ -164,9 +162,6 @@ def _train_one(order: tuple[int, int, Plan, bool], desk: _Desk) -> tuple[int, in
         where = desk.seed, round, device
         loss = train(desk.module, Layout(desk.module), update, x, y, desk.training, *where, plan.epochs, samples)
     update -= given
-    size = wire_size(len(update), len(update))
-    if plan.density >= 1 and not owing:
-        return device, samples, loss, size, False
     content, left = desk.sparsifier(update.numpy(), residual.numpy() if owing else None, plan.density)
     update.numpy()[:] = unpack(content, len(update))
     if left is not None:

@@ -56,4 +56,5 @@ class Measured:
             tuple(row.get("device") or "" for row in rows),
             self.variability,
             self.error,
+            shared_band=False,
         )

@@ -56,7 +56,8 @@ class Prescribed:
         seconds = rng.permutation(latency(np.sqrt(low * high)))
         send = np.full(count, self.send_share * self.fastest_seconds)
         clock = np.full(count, 2.25e9)
-        band, power = np.full(count, 20e6 / count), np.full(count, 0.75)
+        band = np.maximum(20e6 / count, 8 * update_bytes / send / 10)  # at least what 10 bits per second and Hz need
+        power = np.full(count, 0.75)
         cycles = (seconds - send) / 3 * clock / np.maximum(samples, 1)
         signal = band * (2 ** (8 * update_bytes / send / band) - 1)  # that carries the update in just that time
         gain = 10 * np.log10(signal * radio.watts(radio.NOISE_DBM_PER_HZ) / power)

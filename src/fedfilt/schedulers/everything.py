@@ -25,4 +25,5 @@ class Everything:
         check_number("density", self.density, low=0, high=1, above=True)
 
     def __call__(self, hardware: Hardware, update_bytes: int) -> Schedule:
-        return Schedule([Plan(self.epochs, self.data_fraction, self.density)] * hardware.count)
+        everybody = Plan(self.epochs, self.data_fraction, self.density)
+        return Schedule([everybody if n else Plan(0, 0.0, 0.0, outcome="no_samples") for n in hardware.samples])

@@ -3,7 +3,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedfilt import radio
-from fedfilt.checks import Array, check_choice
+from fedfilt.checks import Array, check_choice, check_number
 from fedfilt.hardware import Hardware
 from fedfilt.planning import RULES, Demands, Plans, deadline, solve, solve_demands
 from fedfilt.rounds import Plan, Schedule
@@ -40,20 +40,19 @@ class SameDeadline:
     def __post_init__(self) -> None:
         check_choice("deadline", self.deadline, RULES)
         check_choice("bandwidth", self.bandwidth, ("equal", "optimal"))
-        self._demands(np.ones(1), np.ones(1), np.zeros(1), np.zeros(1), np.ones(1))  # checks the rest
+        self._demands(np.ones(1), np.ones(1), np.zeros(1), np.zeros(1), np.ones(1), np.ones(1))  # checks the rest
 
     def __call__(self, hardware: Hardware, update_bytes: int) -> Schedule:
         working = hardware.samples > 0  # a device without samples has nothing to train or send
+        if not working.any():
+            raise ValueError("no device has samples to train on")
+        demands, end = self._bounds(hardware, update_bytes, working)
         if self.bandwidth == "optimal":
-            hardware = self._shared_out(hardware, update_bytes, working)
-        demands = self._demands(
-            hardware.compute_seconds(),
-            hardware.send_seconds(update_bytes),
-            hardware.compute_joules(),
-            hardware.send_joules(update_bytes),
-            hardware.energy_limit,
-        )
-        end = deadline(self.deadline, demands.only(working), theta=self.theta, seconds=self.seconds, target=self.target)
+            anew = self._shared_out(hardware, update_bytes, working & demands.affordable)
+            better, sooner = self._bounds(anew, update_bytes, working)
+            # A narrower band takes more joules to send in: where a battery cannot afford that, the split stays equal
+            if (better.affordable | ~demands.affordable).all() and sooner <= end:
+                hardware, demands, end = anew, better, sooner
         plans = solve_demands(demands, end)
         taken = working & (plans.epochs > 0)
         if not taken.any():
@@ -81,17 +80,36 @@ class SameDeadline:
             end,
         )
 
-    def _demands(self, compute: Array, send: Array, compute_joules: Array, send_joules: Array, limit: Array) -> Demands:
-        bounds = self.importance, self.epochs, self.data_fraction_min, self.density_min, self.exponent
+    def _bounds(self, hardware: Hardware, update_bytes: int, working: Array) -> tuple[Demands, float]:
+        """What the devices ask for, and the deadline that follows."""
+        demands = self._demands(
+            hardware.compute_seconds(),
+            hardware.send_seconds(update_bytes),
+            hardware.compute_joules(),
+            hardware.send_joules(update_bytes),
+            hardware.energy_limit,
+            hardware.samples,
+        )
+        options = {"theta": self.theta, "seconds": self.seconds, "target": self.target}
+        return demands, deadline(self.deadline, demands.only(working), **options)
+
+    def _demands(
+        self, compute: Array, send: Array, compute_joules: Array, send_joules: Array, limit: Array, samples: Array
+    ) -> Demands:
+        check_number("data_fraction_min", self.data_fraction_min, low=0, high=1, above=True)
+        fraction = np.maximum(self.data_fraction_min, 1 / np.maximum(samples, 1))  # at least one sample
+        bounds = self.importance, self.epochs, fraction, self.density_min, self.exponent
         return Demands.of(compute, send, compute_joules, send_joules, limit, *bounds)
 
-    def _shared_out(self, hardware: Hardware, update_bytes: int, working: Array) -> Hardware:
-        """The bandwidth split anew so that everybody's least work ends together, and earliest."""
+    def _shared_out(self, hardware: Hardware, update_bytes: int, taking_part: Array) -> Hardware:
+        """The whole bandwidth split anew so that everybody's least work ends together, and earliest."""
+        if not hardware.shared_band:
+            raise ValueError("bandwidth = 'optimal' needs devices that share a band; these have links of their own")
         least = self.epochs[0] * self.data_fraction_min * hardware.compute_seconds()
-        bits = 8 * self.density_min * update_bytes
+        bits = 8 * self.density_min * update_bytes / np.broadcast_to(hardware.rate_factor, hardware.count)
         band = hardware.bandwidth_hz.copy()
-        signal, total = hardware.signal_hz()[working], float(band[working].sum())
-        band[working] = radio.allocate_bandwidth(least[working], np.full(working.sum(), bits), signal, total)[1]
+        signal, total = hardware.signal_hz()[taking_part], float(band.sum())
+        band[taking_part] = radio.allocate_bandwidth(least[taking_part], bits[taking_part], signal, total)[1]
         return replace(hardware, bandwidth_hz=band)
 
     def _whole_samples(self, samples: Array, demands: Demands, plans: Plans, end: float) -> tuple[Array, Array]:

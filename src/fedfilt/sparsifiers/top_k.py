@@ -20,10 +20,14 @@ class TopK:
     error_feedback: bool = True
     half: bool = False
 
+    def full_bytes(self, size: int) -> int:
+        """Bytes of a whole update of so many values."""
+        return wire_size(size, size, self.half)
+
     def __call__(self, update: Array, residual: Array | None, density: float) -> tuple[bytes, Array | None]:
         """(bytes to send, what stays behind); `density` 1 sends everything."""
         total = update if residual is None else update + residual
-        count = values_within(len(total), density * wire_size(len(total), len(total)), self.half)
+        count = values_within(len(total), density * self.full_bytes(len(total)), self.half)
         if count == len(total):
             content = pack(total, half=self.half)
         else:
