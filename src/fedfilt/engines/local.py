@@ -105,7 +105,7 @@ class Local:
                 for item in items:
                     yield work(item, self._desk)
             return
-        size = max(1, math.ceil(len(items) / self._workers / 4))
+        size = max(1, len(items) // (16 * self._workers))  # small parts: no worker waits long for the last one
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, work, part) for part in parts]
         try:
