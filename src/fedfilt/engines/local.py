@@ -56,6 +56,7 @@ class Local:
         place[used] = np.arange(len(used))
         self._desk = _Desk(
             copy.deepcopy(module),
+            self.layout,
             training,
             sparsifier,
             seed,
@@ -134,6 +135,7 @@ class _Desk(NamedTuple):
     """All that a worker needs, in memory shared by all workers."""
 
     module: torch.nn.Module
+    layout: Layout  # made once, from the module as it was at the start
     training: Training
     sparsifier: Sparsifier
     seed: int
@@ -160,7 +162,7 @@ def _train_one(order: tuple[int, int, Plan, bool], desk: _Desk) -> tuple[int, in
     if samples:
         x, y = desk.batch(own), desk.y[torch.from_numpy(own)]
         where = desk.seed, round, device
-        loss = train(desk.module, Layout(desk.module), update, x, y, desk.training, *where, plan.epochs, samples)
+        loss = train(desk.module, desk.layout, update, x, y, desk.training, *where, plan.epochs, samples)
     update -= given
     content, left = desk.sparsifier(update.numpy(), residual.numpy() if owing else None, plan.density)
     update.numpy()[:] = unpack(content, len(update))
@@ -184,7 +186,7 @@ def _test(device: int, desk: _Desk, rows: Array) -> Array:
     for start in range(0, len(rows), 2000):  # a few samples at a time, or 1,000 devices' tests would fill the memory
         part = slice(start, start + 2000)
         x = desk.batch(rows[part])
-        total += confusion(desk.module, Layout(desk.module), desk.buffers[0, device], x, labels[part], desk.classes)
+        total += confusion(desk.module, desk.layout, desk.buffers[0, device], x, labels[part], desk.classes)
     return total
 
 
@@ -193,7 +195,7 @@ _desk: _Desk | None = None
 
 def _start_worker(desk: _Desk) -> None:
     global _desk
-    _desk = desk
+    _desk = desk._replace(module=copy.deepcopy(desk.module))  # what arrives is in memory shared with the other workers
     torch.set_num_threads(1)
     # Freeing one large block lets malloc keep what is freed. A new process would give the buffers of every batch back
     # to the system and fetch them anew, at the cost of a fifth of its time.
