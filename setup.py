@@ -1,0 +1,50 @@
+"""Builds the native core. It is optional: without a C++ compiler the package installs all the same."""
+
+import os
+import platform
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HOME = Path("src/fedfilt/native")
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-Wall", "-Wextra", *os.environ.get("FEDFILT_NATIVE_FLAGS", "").split()]
+LEVELS = {
+    "baseline": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
+}
+
+
+class BuildLevels(build_ext):
+    """Compiles the kernels once per level of the CPU and links all of them into one library."""
+
+    def build_extension(self, extension):
+        x86 = platform.machine() in ("x86_64", "AMD64")
+        folder = Path(self.build_temp)
+        common = {"include_dirs": [str(HOME)], "depends": extension.depends}
+        macros = [("FEDFILT_X86", "1")] if x86 else []
+        objects = self.compiler.compile(
+            [str(HOME / "core.cpp")], str(folder), macros=macros, extra_postargs=FLAGS, **common
+        )
+        for level, flags in LEVELS.items() if x86 else [("baseline", [])]:
+            objects += self.compiler.compile(
+                [str(HOME / "kernels.cpp")],
+                str(folder / level),
+                macros=[*macros, ("LEVEL", level)],
+                extra_postargs=[*FLAGS, *flags],
+                **common,
+            )
+        flags = [flag for flag in FLAGS if flag.startswith("-fsanitize")]
+        target = self.get_ext_fullpath(extension.name)
+        self.compiler.link_shared_object(objects, target, extra_postargs=flags, target_lang="c++")
+
+
+core = Extension(
+    "fedfilt.native.core",
+    sources=[str(HOME / "core.cpp"), str(HOME / "kernels.cpp")],
+    depends=[str(HOME / "kernels.h")],
+    language="c++",
+    optional=True,
+)
+setup(ext_modules=[core], cmdclass={"build_ext": BuildLevels})

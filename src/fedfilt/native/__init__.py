@@ -1,0 +1,172 @@
+"""The optional C++ core: training, testing and filtering, close to the limit of the CPU.
+
+torch and SciPy define what is computed and do it wherever the core cannot. FEDFILT_NATIVE = off, baseline, avx2 or
+avx512 forces a level; without it the best one that the CPU has is taken.
+"""
+
+import ctypes
+import os
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedfilt.checks import Array, check_choice
+
+LEVELS = ("baseline", "avx2", "avx512")
+VARIABLE = "FEDFILT_NATIVE"
+FINE, DIVERGED, NO_MEMORY = range(3)
+
+Int, Address, Double = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+
+
+class Convolution(ctypes.Structure):
+    """See kernels.h, of which these structures are the mirror."""
+
+    _fields_ = (
+        ("outputs", Int),
+        ("kernel", Int * 2),
+        ("stride", Int * 2),
+        ("padding", Int * 2),
+        ("pool", Int * 2),
+        ("weight", Int),
+        ("step", Int * 4),
+        ("bias", Int),
+    )
+
+
+class Dense(ctypes.Structure):
+    _fields_ = (("outputs", Int), ("weight", Int), ("bias", Int))
+
+
+class Network(ctypes.Structure):
+    _fields_ = (
+        ("channels", Int),
+        ("height", Int),
+        ("width", Int),
+        ("parameters", Int),
+        ("convolutions", Int),
+        ("denses", Int),
+        ("convolution", Convolution * 3),
+        ("dense", Dense * 3),
+    )
+
+    def __reduce__(self) -> Any:  # ctypes' own way
+        return type(self).from_buffer_copy, (bytes(self),)
+
+
+class Samples(ctypes.Structure):
+    _fields_ = (("x", Address), ("bytes", Int), ("labels", Address), ("rows", Address), ("count", Int))
+
+
+class Steps(ctypes.Structure):
+    _fields_ = (
+        ("order", Address),
+        ("epochs", Int),
+        ("batch", Int),
+        ("rate", Double),
+        ("momentum", Double),
+        ("weight_decay", Double),
+        ("proximal", Double),
+    )
+
+
+class Factor(ctypes.Structure):
+    _fields_ = (
+        ("count", Int),
+        ("components", Int),
+        ("lower_start", Address),
+        ("lower_place", Address),
+        ("upper_start", Address),
+        ("upper_place", Address),
+        ("lower", Address),
+        ("upper", Address),
+        ("diagonal", Address),
+        ("device", Address),
+        ("component", Address),
+        ("scale", Address),
+        ("sense", Address),
+        ("pull", Address),
+        ("lowest", Address),
+        ("constant", Double),
+        ("share", Double),
+    )
+
+
+class Choice(NamedTuple):
+    """Which level does the work and why; level is None where torch and SciPy do it."""
+
+    level: str | None
+    why: str
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name("core" + suffix)
+        if path.exists():
+            return ctypes.CDLL(str(path))
+    return None
+
+
+def available() -> tuple[str, ...]:
+    """The levels that this machine can run."""
+    library = _library()
+    return () if library is None else LEVELS[: library.fedfilt_level() + 1]
+
+
+def chosen() -> Choice:
+    """The level in use: the best of this CPU, or what FEDFILT_NATIVE says."""
+    wanted = os.environ.get(VARIABLE, "").strip().lower()
+    if wanted and check_choice(VARIABLE, wanted, ["off", *LEVELS]) == "off":
+        return Choice(None, f"{VARIABLE}=off")
+    levels = available()
+    if not levels:
+        return Choice(None, "not built (no C++ compiler when fedfilt was installed)")
+    if wanted and wanted not in levels:
+        raise ValueError(f"{VARIABLE}={wanted} cannot run here; this CPU has {', '.join(levels)}")
+    return Choice(wanted, f"{VARIABLE}={wanted}") if wanted else Choice(levels[-1], "the best of this CPU")
+
+
+def train(network: Network, row: Array, samples: Samples, steps: Steps, level: str) -> tuple[int, float]:
+    """Train a row in place: (status, mean loss of the last epoch)."""
+    loss = Double(np.nan)
+    status = _call("train", level, ctypes.byref(network), _at(row), samples, steps, ctypes.byref(loss))
+    return status, loss.value
+
+
+def test(network: Network, row: Array, samples: Samples, classes: int, level: str) -> tuple[Array, float]:
+    """((classes, classes) counts: true label, guess; sum of the losses)."""
+    counts, loss = np.zeros((classes, classes), np.int64), Double(0)
+    _call("test", level, ctypes.byref(network), _at(row), samples, _at(counts), ctypes.byref(loss))
+    return counts, loss.value
+
+
+def solve(factor: Factor, precision: Any, signal: Array, out: Array, level: str) -> None:
+    """Filter all columns of a signal whose rows are contiguous; `out` may be the signal."""
+    name = {
+        ("float32", "float32"): "solve",
+        ("float64", "float32"): "solve_in_double",
+        ("float64", "float64"): "solve_double",
+    }[np.dtype(precision).name, signal.dtype.name]
+    stride = signal.strides[0] // signal.itemsize
+    _call(name, level, ctypes.byref(factor), _at(signal), _at(out), Int(stride), Int(signal.shape[1]))
+
+
+def _call(name: str, level: str, *arguments: Any) -> int:
+    passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
+    status: int = _library()[f"fedfilt_{name}"](ctypes.c_int(LEVELS.index(level)), *passed)  # type: ignore[index]
+    if status == NO_MEMORY:
+        raise MemoryError("no memory for the native core")
+    return status
+
+
+def _at(array: Array) -> Address:
+    return Address(array.ctypes.data)
+
+
+def samples_of(x: Array, labels: Array, rows: Array) -> Samples:
+    """Samples by their rows in x; the arrays must outlive the result."""
+    return Samples(x.ctypes.data, x.itemsize, labels.ctypes.data, rows.ctypes.data, len(rows))

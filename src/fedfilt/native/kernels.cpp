@@ -1,0 +1,704 @@
+// Training, testing and filtering. Compiled once per level of the CPU (LEVEL names it); everything but the table at the
+// end is private to a level, so that no level can run another one's code.
+#include "kernels.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace fedfilt {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr Int WIDTH = 16, ROWS = 8;  // floats in a register; rows of a tile in registers
+#elif defined(__AVX2__)
+constexpr Int WIDTH = 8, ROWS = 6;
+#else
+constexpr Int WIDTH = 4, ROWS = 6;
+#endif
+constexpr Int PANEL = 2 * WIDTH;  // columns of a tile
+#define INLINE inline __attribute__((always_inline))
+
+typedef float Vector __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t Mask __attribute__((vector_size(4 * WIDTH)));
+typedef float LooseVector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef int32_t LooseMask __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
+INLINE Vector load(const float* p) { return *(const LooseVector*)p; }
+INLINE void store(float* p, Vector v) { *(LooseVector*)p = v; }
+INLINE Mask load(const int32_t* p) { return *(const LooseMask*)p; }
+INLINE void store(int32_t* p, Mask v) { *(LooseMask*)p = v; }
+
+constexpr INLINE Int least(Int a, Int b) { return a < b ? a : b; }
+constexpr INLINE Int most(Int a, Int b) { return a > b ? a : b; }
+constexpr INLINE Int up(Int n, Int unit) { return (n + unit - 1) / unit * unit; }
+
+// Zeroed memory that frees itself; each array has its own block, so that a sanitizer sees every step outside.
+template <class T>
+struct Array {
+  T* data = nullptr;
+  Array() = default;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() { std::free(data); }
+  bool make(Int count) {
+    const Int bytes = up(most(count, 1) * (Int)sizeof(T), 64);
+    data = (T*)std::aligned_alloc(64, bytes);
+    if (data) std::memset(data, 0, bytes);
+    return data != nullptr;
+  }
+  operator T*() const { return data; }
+};
+
+// ---------------------------------------------------------------------------------------------------- products
+
+// What a product computes, row by row and panel by panel of columns:
+//   out[r][n] = (out[r][n] if add) + bias[n] + Σ_k x[row[r] + place[k]] · b[k][n]     and max(0, ·) of it if relu
+// A convolution reads x at the places of a window around each pixel, a dense layer at consecutive places.
+struct Product {
+  const float* x;
+  const int32_t *row, *place;
+  Int rows, terms;
+  const float* b;
+  Int b_stride, b_panel;  // from one k to the next, from one panel to the next
+  float* out;
+  Int out_stride, out_panel;
+  Int columns;
+  const float* bias;
+  bool add, relu;
+};
+
+template <Int M, Int N>
+void tile(const Product& p, Int r, Int panel) {
+  const float *x[M], *b = p.b + panel * p.b_panel;
+  float* out = p.out + r * p.out_stride + panel * p.out_panel;
+  Vector sum[M][N];
+  for (Int m = 0; m < M; m++) {
+    x[m] = p.x + p.row[r + m];
+    for (Int n = 0; n < N; n++)
+      sum[m][n] = p.add    ? load(out + m * p.out_stride + n * WIDTH)
+                  : p.bias ? load(p.bias + panel * PANEL + n * WIDTH)
+                           : Vector{};
+  }
+  const int32_t* place = p.place;
+  const Int terms = p.terms, stride = p.b_stride;
+  for (Int k = 0; k < terms; k++, b += stride) {
+    const Int at = place[k];
+    Vector column[N];
+    for (Int n = 0; n < N; n++) column[n] = load(b + n * WIDTH);
+#pragma GCC unroll 8
+    for (Int m = 0; m < M; m++) {
+      const Vector value = x[m][at] - Vector{};
+      for (Int n = 0; n < N; n++) sum[m][n] += value * column[n];
+    }
+  }
+  for (Int m = 0; m < M; m++)
+    for (Int n = 0; n < N; n++) {
+      Vector s = sum[m][n];
+      if (p.relu) s = s < 0 ? Vector{} : s;  // keeps NaN, as torch does
+      store(out + m * p.out_stride + n * WIDTH, s);
+    }
+}
+
+template <Int N>
+void tile_rows(const Product& p, Int rows, Int r, Int panel) {
+  switch (rows) {
+    case 1: return tile<1, N>(p, r, panel);
+    case 2: return tile<2, N>(p, r, panel);
+    case 3: return tile<3, N>(p, r, panel);
+    case 4: return tile<4, N>(p, r, panel);
+    case 5: return tile<5, N>(p, r, panel);
+    case 6: return tile<6, N>(p, r, panel);
+    case 7: return tile<least(7, ROWS), N>(p, r, panel);
+    case 8: return tile<least(8, ROWS), N>(p, r, panel);
+  }
+}
+
+void multiply(const Product& p) {
+  const Int groups = (p.rows + ROWS - 1) / ROWS;
+  for (Int panel = 0; panel * PANEL < p.columns; panel++) {
+    const bool one = p.columns - panel * PANEL <= WIDTH;
+    for (Int g = 0, r = 0; g < groups; g++) {
+      const Int rows = (p.rows - r + groups - g - 1) / (groups - g);  // groups of nearly equal size
+      one ? tile_rows<1>(p, rows, r, panel) : tile_rows<2>(p, rows, r, panel);
+      r += rows;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------- layers
+
+// Pictures lie channels innermost with a border of zeros; channels between layers are padded to whole registers.
+// Padded numbers are zero, and so are all gradients that reach them: they stay zero.
+struct ConvolutionLayer {
+  Convolution shape;
+  Int channels, stored;       // of the input: real, and as they lie in memory
+  Int height, width, picture;  // of the input with its border; numbers of one sample
+  Int taps, span, columns;    // kh · kw · channels; kw · stored: one row of the kernel; padded outputs
+  Int used[2], pooled[2];     // pixels that some pool window sees; windows
+  Int pixels, windows, pool, next;  // per sample; pixels of a window; numbers of one sample of the next layer's input
+  Int at_once;                // samples worked on together, so that their pixels stay in the cache
+  Int weight, bias;           // places in the packed model
+  Array<int32_t> pixel, tap, window, within, target, choice;
+  Array<float> panels;        // weights as products want them (layers after the first)
+};
+
+struct DenseLayer {
+  Dense shape;
+  Int inputs, stride, columns, weight, bias;  // stride: from one sample's inputs to the next
+  Array<int32_t> sample, across, down;
+};
+
+class Model {
+ public:
+  Model(const Network& n, Int batch) : net(n), most_samples(batch), wide(up(batch, PANEL)) {}
+
+  bool make();
+  void pack(const float* row) { move_row(const_cast<float*>(row), weights, false); }
+  void unpack(float* row) { move_row(row, weights, true); }
+  void fill(Int place, const Samples& samples, Int which);
+  void put(Int place, const float* prepared) { std::memcpy(input[0] + place * picture, prepared, picture * sizeof(float)); }
+  const float* forward(Int count);
+  double loss_of(Int sample, Int label, float* gradient) const;
+  double step(const Int* labels, Int count, const Training& training);
+  Int classes() const { return net.dense[net.denses - 1].outputs; }
+  Int logits_stride() const { return dense[net.denses - 1].columns; }
+
+  Int picture = 0;  // numbers of one sample as the first layer wants it
+  Int parameters = 0;
+  Array<float> weights, gradient, velocity, start;
+  Array<float> input[7], back[7];  // of each layer, and their gradients; the last are the logits
+
+ private:
+  const Network& net;
+  const Int most_samples, wide;
+  ConvolutionLayer conv[3];
+  DenseLayer dense[3];
+  Array<float> unpooled, turned, turned_back, entries;
+  Array<int32_t> counting, entry_places, entry_counts;
+
+  void move_row(float* row, float* packed, bool out);
+  void make_panels();
+  void pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_t* choice, Int count);
+  void first_gradient(ConvolutionLayer& c, Int count);
+  void list_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int count);
+  void inner_gradient(ConvolutionLayer& c, Int layer, Int count);
+  void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on);
+};
+
+bool Model::make() {
+  Int channels = net.channels, stored = net.channels, height = net.height, width = net.width;
+  Int pixels = 1, listed = 1, entries_most = 1;
+  bool ok = true;
+  for (Int l = 0; l < net.convolutions; l++) {
+    ConvolutionLayer& c = conv[l];
+    const Convolution& s = c.shape = net.convolution[l];
+    c.channels = channels, c.stored = stored;
+    c.height = height + 2 * s.padding[0], c.width = width + 2 * s.padding[1];
+    c.picture = c.height * c.width * stored;
+    c.taps = s.kernel[0] * s.kernel[1] * channels, c.span = s.kernel[1] * stored;
+    c.columns = up(s.outputs, PANEL), c.pool = s.pool[0] * s.pool[1];
+    for (int side = 0; side < 2; side++) {
+      const Int size = ((side ? c.width : c.height) - s.kernel[side]) / s.stride[side] + 1;
+      c.pooled[side] = size / s.pool[side], c.used[side] = c.pooled[side] * s.pool[side];
+    }
+    c.pixels = c.used[0] * c.used[1], c.windows = c.pooled[0] * c.pooled[1];
+    c.at_once = most(1, least(most_samples, 16384 / (c.pixels * c.columns)));
+    channels = s.outputs, stored = up(s.outputs, WIDTH), height = c.pooled[0], width = c.pooled[1];
+    const bool last = l + 1 == net.convolutions;
+    const Int border[2] = {last ? 0 : net.convolution[l + 1].padding[0], last ? 0 : net.convolution[l + 1].padding[1]};
+    const Int next_width = width + 2 * border[1];
+    c.next = (height + 2 * border[0]) * next_width * stored;
+    c.weight = parameters, parameters += l ? s.outputs * s.kernel[0] * c.span : c.taps * c.columns;
+    c.bias = parameters, parameters += c.columns;
+    ok = ok && c.pixel.make(c.at_once * c.pixels) && c.tap.make(c.taps) && c.window.make(c.windows) &&
+         c.within.make(c.pool) && c.target.make(c.windows) && c.choice.make(most_samples * c.windows * c.columns) &&
+         (!l || c.panels.make(c.taps * c.columns));
+    if (!ok) return false;
+    for (Int i = 0; i < c.at_once * c.pixels; i++) {
+      const Int p = i % c.pixels, y = p / c.used[1] * s.stride[0], x = p % c.used[1] * s.stride[1];
+      c.pixel[i] = (int32_t)(i / c.pixels * c.picture + (y * c.width + x) * c.stored);
+    }
+    for (Int t = 0; t < c.taps; t++) {
+      const Int y = t / (s.kernel[1] * c.channels), x = t / c.channels % s.kernel[1];
+      c.tap[t] = (int32_t)((y * c.width + x) * c.stored + t % c.channels);
+    }
+    for (Int w = 0; w < c.windows; w++) {
+      const Int y = w / width, x = w % width;
+      c.window[w] = (int32_t)(y * s.pool[0] * c.used[1] + x * s.pool[1]);
+      c.target[w] = (int32_t)(((y + border[0]) * next_width + x + border[1]) * stored);
+    }
+    for (Int j = 0; j < c.pool; j++) c.within[j] = (int32_t)(j / s.pool[1] * c.used[1] + j % s.pool[1]);
+    pixels = most(pixels, c.at_once * c.pixels * c.columns);
+    listed = most(listed, c.at_once * c.pixels), entries_most = most(entries_most, c.at_once * c.pixels * s.outputs);
+    ok = input[l].make(most_samples * c.picture) && back[l].make(l ? most_samples * c.picture : 1);
+    if (!ok) return false;
+  }
+  Int inputs = height * width * stored, stride = inputs, largest = 1;
+  for (Int l = 0; l < net.denses; l++) {
+    DenseLayer& d = dense[l];
+    d.shape = net.dense[l], d.inputs = inputs, d.stride = stride, d.columns = up(d.shape.outputs, PANEL);
+    d.weight = parameters, parameters += inputs * d.columns;
+    d.bias = parameters, parameters += d.columns;
+    const Int at = net.convolutions + l;
+    ok = ok && d.sample.make(most_samples) && d.across.make(d.shape.outputs) && d.down.make(inputs) &&
+         input[at].make(most_samples * stride) && back[at].make(at ? most_samples * stride : 1);
+    if (!ok) return false;
+    for (Int i = 0; i < most_samples; i++) d.sample[i] = (int32_t)(i * stride);
+    for (Int o = 0; o < d.shape.outputs; o++) d.across[o] = (int32_t)(o / PANEL * inputs * PANEL + o % PANEL);
+    for (Int i = 0; i < inputs; i++) d.down[i] = (int32_t)(i * PANEL);
+    largest = most(largest, inputs);
+    inputs = d.shape.outputs, stride = d.columns;
+    largest = most(largest, inputs);
+  }
+  const Int end = net.convolutions + net.denses;
+  picture = net.convolutions ? conv[0].picture : net.channels * net.height * net.width;
+  ok = input[end].make(most_samples * stride) && back[end].make(most_samples * stride) && unpooled.make(pixels) &&
+       turned.make(largest * wide) && turned_back.make(largest * wide) && entries.make(entries_most) &&
+       entry_places.make(entries_most) && entry_counts.make(listed) && counting.make(largest) &&
+       weights.make(parameters) && gradient.make(parameters);
+  for (Int i = 0; ok && i < largest; i++) counting[i] = (int32_t)i;
+  return ok;
+}
+
+// Copy a model's row into the packed model, or back. Later convolutions are packed as (output, y, x, channel), the first
+// one and dense layers in panels of columns; a dense layer after pictures takes torch's (channel, y, x) in our order.
+void Model::move_row(float* row, float* packed, bool out) {
+  const auto move = [out](float* outside, float* inside) { out ? * outside = *inside : * inside = *outside; };
+  for (Int l = 0; l < net.convolutions; l++) {
+    const ConvolutionLayer& c = conv[l];
+    const Convolution& s = c.shape;
+    for (Int o = 0; o < s.outputs; o++) {
+      if (s.bias >= 0) move(row + s.bias + o, packed + c.bias + o);
+      for (Int t = 0; t < c.taps; t++) {
+        const Int y = t / (s.kernel[1] * c.channels), x = t / c.channels % s.kernel[1], k = t % c.channels;
+        const Int inside = l ? (o * s.kernel[0] + y) * c.span + x * c.stored + k
+                             : (o / PANEL * c.taps + t) * PANEL + o % PANEL;
+        move(row + s.weight + o * s.step[0] + y * s.step[1] + x * s.step[2] + k * s.step[3], packed + c.weight + inside);
+      }
+    }
+  }
+  Int places = 1, real = 0, stored = 0;  // pixels, real and stored channels of a dense layer's inputs
+  if (net.convolutions) {
+    const ConvolutionLayer& c = conv[net.convolutions - 1];
+    places = c.windows, real = c.shape.outputs, stored = up(real, WIDTH);
+  } else {
+    real = stored = net.channels * net.height * net.width;
+  }
+  for (Int l = 0; l < net.denses; l++) {
+    const DenseLayer& d = dense[l];
+    for (Int o = 0; o < d.shape.outputs; o++) {
+      if (d.shape.bias >= 0) move(row + d.shape.bias + o, packed + d.bias + o);
+      float* const panel = packed + d.weight + o / PANEL * d.inputs * PANEL + o % PANEL;
+      for (Int k = 0; k < real; k++)
+        for (Int p = 0; p < places; p++)
+          move(row + d.shape.weight + (o * real + k) * places + p, panel + (p * stored + k) * PANEL);
+    }
+    places = 1, real = stored = d.shape.outputs;
+  }
+  if (!out) make_panels();
+}
+
+// panels[o / PANEL][tap][o % PANEL] = weights[o][tap], for convolutions after the first
+void Model::make_panels() {
+  for (Int l = 1; l < net.convolutions; l++) {
+    ConvolutionLayer& c = conv[l];
+    const Int kernel = c.shape.kernel[0] * c.span, blocks = c.shape.kernel[0] * c.shape.kernel[1];
+    for (Int first = 0; first < c.shape.outputs; first += PANEL) {
+      const Int outputs = least(PANEL, c.shape.outputs - first);
+      float* to = c.panels + first * c.taps;
+      for (Int block = 0; block < blocks; block++)
+        for (Int k = 0; k < c.channels; k++, to += PANEL) {
+          const float* from = weights + c.weight + first * kernel + block * c.stored + k;
+          for (Int o = 0; o < outputs; o++) to[o] = from[o * kernel];
+        }
+    }
+  }
+}
+
+// Sample `which` as float32, channels innermost, inside its border of zeros.
+void Model::fill(Int place, const Samples& samples, Int which) {
+  const Int channels = net.channels, size = net.height * net.width, at = samples.rows[which] * channels * size;
+  float* to = input[0] + place * picture;
+  if (!net.convolutions) {
+    for (Int i = 0; i < channels * size; i++)
+      to[i] = samples.bytes == 1 ? ((const uint8_t*)samples.x)[at + i] / 255.0f : ((const float*)samples.x)[at + i];
+    return;
+  }
+  const ConvolutionLayer& c = conv[0];
+  const Int* border = c.shape.padding;
+  for (Int k = 0; k < channels; k++)
+    for (Int y = 0; y < net.height; y++) {
+      float* line = to + ((y + border[0]) * c.width + border[1]) * channels + k;
+      const Int from = at + k * size + y * net.width;
+      if (samples.bytes == 1)
+        for (Int x = 0; x < net.width; x++) line[x * channels] = ((const uint8_t*)samples.x)[from + x] / 255.0f;
+      else
+        for (Int x = 0; x < net.width; x++) line[x * channels] = ((const float*)samples.x)[from + x];
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- forward
+
+// h[window][o] = max(0, max over the window of z[pixel][o]); choice remembers the first largest, as torch does
+void Model::pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_t* choice, Int count) {
+  const Int outputs = up(c.shape.outputs, WIDTH);
+  for (Int i = 0; i < count; i++)
+    for (Int w = 0; w < c.windows; w++) {
+      const float* first = z + (i * c.pixels + c.window[w]) * c.columns;
+      float* to = out + i * c.next + c.target[w];
+      int32_t* chosen = choice + (i * c.windows + w) * c.columns;
+      for (Int o = 0; o < outputs; o += WIDTH) {
+        Vector largest = load(first + o);
+        Mask where = {};
+        for (Int j = 1; j < c.pool; j++) {
+          const Vector value = load(first + c.within[j] * c.columns + o);
+          const Mask larger = (value > largest) | (value != value);
+          largest = larger ? value : largest;
+          where = larger ? Mask{} + (int32_t)j : where;
+        }
+        store(to + o, largest < 0 ? Vector{} : largest);
+        store(chosen + o, where);
+      }
+    }
+}
+
+const float* Model::forward(Int count) {
+  for (Int l = 0; l < net.convolutions; l++) {
+    ConvolutionLayer& c = conv[l];
+    for (Int first = 0; first < count; first += c.at_once) {
+      const Int samples = least(c.at_once, count - first);
+      const float* b = l ? c.panels.data : weights + c.weight;
+      multiply({input[l] + first * c.picture, c.pixel, c.tap, samples * c.pixels, c.taps, b, PANEL, c.taps * PANEL,
+                unpooled, c.columns, PANEL, c.shape.outputs, weights + c.bias, false, false});
+      pool_forward(c, unpooled, input[l + 1] + first * c.next, c.choice + first * c.windows * c.columns, samples);
+    }
+  }
+  for (Int l = 0; l < net.denses; l++) {
+    const DenseLayer& d = dense[l];
+    const Int at = net.convolutions + l;
+    multiply({input[at], d.sample, counting, count, d.inputs, weights + d.weight, PANEL, d.inputs * PANEL, input[at + 1],
+              d.columns, PANEL, d.shape.outputs, weights + d.bias, false, l + 1 < net.denses});
+  }
+  return input[net.convolutions + net.denses];
+}
+
+// -log softmax(z)[label]; its gradient is softmax(z) - e_label. Not finite if any logit is not.
+double Model::loss_of(Int sample, Int label, float* gradient) const {
+  const float* z = input[net.convolutions + net.denses] + sample * logits_stride();
+  const Int count = classes();
+  float largest = z[0], sum = 0, check = 0;
+  for (Int k = 1; k < count; k++) largest = z[k] > largest ? z[k] : largest;
+  for (Int k = 0; k < count; k++) {
+    const float e = std::exp(z[k] - largest);
+    sum += e, check += z[k] - largest;
+    if (gradient) gradient[k] = e;
+  }
+  if (gradient) {
+    for (Int k = 0; k < count; k++) gradient[k] /= sum;
+    gradient[label] -= 1;
+  }
+  return (double)std::log(sum) - (z[label] - largest) + 0 * check;
+}
+
+// ---------------------------------------------------------------------------------------------------- backward
+
+// Only the chosen pixel of a window that passed its ReLU has a gradient: for the first layer,
+//   ∂[tap][o] = Σ_pixels x[pixel + tap] · d[pixel][o]
+void Model::first_gradient(ConvolutionLayer& c, Int count) {
+  const Int outputs = up(c.shape.outputs, WIDTH);
+  float* bias = gradient + c.bias;
+  for (Int first = 0; first < count; first += c.at_once) {
+    const Int samples = least(c.at_once, count - first);
+    for (Int i = 0; i < samples; i++)
+      for (Int w = 0; w < c.windows; w++) {
+        const Int at = (first + i) * c.next + c.target[w];
+        const int32_t* chosen = c.choice + ((first + i) * c.windows + w) * c.columns;
+        float* to = unpooled + (i * c.pixels + c.window[w]) * c.columns;
+        for (Int o = 0; o < outputs; o += WIDTH) {
+          const Vector d = load(input[1] + at + o) > 0 ? load(back[1] + at + o) : Vector{};
+          const Mask where = load(chosen + o);
+          store(bias + o, load(bias + o) + d);
+          for (Int j = 0; j < c.pool; j++)
+            store(to + c.within[j] * c.columns + o, where == Mask{} + (int32_t)j ? d : Vector{});
+        }
+      }
+    multiply({input[0] + first * c.picture, c.tap, c.pixel, c.taps, samples * c.pixels, unpooled, c.columns, PANEL,
+              gradient + c.weight, PANEL, c.taps * PANEL, c.shape.outputs, nullptr, true, false});
+  }
+}
+
+// For every pixel, the list of (output, gradient) that are not zero.
+void Model::list_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int count) {
+  const Int outputs = c.shape.outputs, kernel = c.shape.kernel[0] * c.span;
+  float* bias = gradient + c.bias;
+  std::memset(entry_counts, 0, count * c.pixels * sizeof(int32_t));
+  for (Int i = 0; i < count; i++)
+    for (Int w = 0; w < c.windows; w++) {
+      const Int at = i * c.next + c.target[w], pixel = i * c.pixels + c.window[w];
+      const int32_t* chosen = choice + (i * c.windows + w) * c.columns;
+      for (Int o = 0; o < outputs; o++) {
+        const float value = out[at + o] > 0 ? d[at + o] : 0.0f;
+        const Int p = pixel + c.within[chosen[o]], n = entry_counts[p];
+        bias[o] += value;
+        entries[p * outputs + n] = value;
+        entry_places[p * outputs + n] = (int32_t)(o * kernel);
+        entry_counts[p] = (int32_t)(n + (value != 0));
+      }
+    }
+}
+
+struct Lists {
+  const float* entries;
+  const int32_t *places, *counts, *pixel;
+  Int pixels, outputs;
+};
+
+// For each entry (o, d) of each pixel, over N registers of one row of the kernel:
+//   ∂x[pixel + ·] += d · weights[o][·]      ∂weights[o][·] += d · x[pixel + ·]
+template <Int N>
+void spread(const Lists& lists, const float* x, float* dx, const float* weights, float* gradient) {
+  for (Int p = 0; p < lists.pixels; p++) {
+    const Int count = lists.counts[p];
+    if (!count) continue;
+    const float* value = lists.entries + p * lists.outputs;
+    const int32_t* place = lists.places + p * lists.outputs;
+    float* to = dx + lists.pixel[p];
+    Vector given[N], sum[N];
+    for (Int n = 0; n < N; n++) given[n] = load(x + lists.pixel[p] + n * WIDTH), sum[n] = load(to + n * WIDTH);
+    for (Int e = 0; e < count; e++) {
+      const Vector d = value[e] - Vector{};
+      const float* w = weights + place[e];
+      float* g = gradient + place[e];
+      for (Int n = 0; n < N; n++) {
+        sum[n] += d * load(w + n * WIDTH);
+        store(g + n * WIDTH, load(g + n * WIDTH) + d * given[n]);
+      }
+    }
+    for (Int n = 0; n < N; n++) store(to + n * WIDTH, sum[n]);
+  }
+}
+
+void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
+  constexpr Int MOST = 6;
+  const Int registers = c.span / WIDTH, pieces = (registers + MOST - 1) / MOST;
+  std::memset(back[layer], 0, count * c.picture * sizeof(float));
+  for (Int first = 0; first < count; first += c.at_once) {
+    const Int samples = least(c.at_once, count - first), at = first * c.next;
+    list_gradients(c, input[layer + 1] + at, back[layer + 1] + at, c.choice + first * c.windows * c.columns, samples);
+    const Lists lists = {entries, entry_places, entry_counts, c.pixel, samples * c.pixels, c.shape.outputs};
+    for (Int y = 0; y < c.shape.kernel[0]; y++)
+      for (Int piece = 0, r = 0; piece < pieces; piece++) {
+        const Int size = (registers - r + pieces - piece - 1) / (pieces - piece);
+        const Int picture = first * c.picture + y * c.width * c.stored + r * WIDTH;
+        const Int kernel = c.weight + y * c.span + r * WIDTH;
+        const auto work = [&](auto f) {
+          f(lists, input[layer] + picture, back[layer] + picture, weights + kernel, gradient + kernel);
+        };
+        switch (size) {
+          case 1: work(spread<1>); break;
+          case 2: work(spread<2>); break;
+          case 3: work(spread<3>); break;
+          case 4: work(spread<4>); break;
+          case 5: work(spread<5>); break;
+          case 6: work(spread<6>); break;
+        }
+        r += size;
+      }
+  }
+}
+
+// ∂x = d · weightsᵀ (if wanted), ∂weights = xᵀ · d, ∂bias = Σ d. The first is computed transposed, samples innermost:
+// so one copy of the weights serves both ways.
+void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on) {
+  const float* x = input[layer];
+  const float* given = back[layer + 1];
+  const Int outputs = d.shape.outputs;
+  if (pass_on) {
+    for (Int i = 0; i < count; i++)
+      for (Int o = 0; o < outputs; o++) turned[o * wide + i] = given[i * d.columns + o];
+    multiply({weights + d.weight, d.down, d.across, d.inputs, outputs, turned, wide, PANEL, turned_back, wide, PANEL,
+              count, nullptr, false, false});
+    for (Int k = 0; k < d.inputs; k++)
+      for (Int i = 0; i < count; i++)
+        back[layer][i * d.stride + k] = x[i * d.stride + k] > 0 ? turned_back[k * wide + i] : 0.0f;
+  }
+  multiply({x, counting, d.sample, d.inputs, count, given, d.columns, PANEL, gradient + d.weight, PANEL,
+            d.inputs * PANEL, outputs, nullptr, false, false});
+  for (Int i = 0; i < count; i++)
+    for (Int o = 0; o < outputs; o++) gradient[d.bias + o] += given[i * d.columns + o];
+}
+
+// One step of gradient descent on the samples in input[0]; the sum of their losses.
+//   g = ∂loss + weight_decay · w + proximal · (w - start);  v = momentum · v + g;  w -= rate · v
+double Model::step(const Int* labels, Int count, const Training& training) {
+  forward(count);
+  const Int last = net.convolutions + net.denses;
+  double loss = 0;
+  for (Int i = 0; i < count; i++) {
+    float* d = back[last] + i * logits_stride();
+    loss += loss_of(i, labels[i], d);
+    for (Int k = 0; k < classes(); k++) d[k] /= (float)count;
+  }
+  if (!std::isfinite(loss)) return loss;
+  std::memset(gradient, 0, parameters * sizeof(float));
+  for (Int l = last - 1; l >= net.convolutions; l--) dense_gradient(dense[l - net.convolutions], l, count, l > 0);
+  for (Int l = net.convolutions - 1; l >= 1; l--) inner_gradient(conv[l], l, count);
+  if (net.convolutions) first_gradient(conv[0], count);
+  for (Int l = 0; l < net.convolutions; l++)
+    if (conv[l].shape.bias < 0) std::memset(gradient + conv[l].bias, 0, conv[l].columns * sizeof(float));
+  for (Int l = 0; l < net.denses; l++)
+    if (dense[l].shape.bias < 0) std::memset(gradient + dense[l].bias, 0, dense[l].columns * sizeof(float));
+
+  float *w = weights, *g = gradient, *v = velocity;
+  const float rate = (float)training.rate, momentum = (float)training.momentum;
+  const float decay = (float)training.weight_decay, proximal = (float)training.proximal;
+  if (decay != 0)
+    for (Int i = 0; i < parameters; i++) g[i] += decay * w[i];
+  if (proximal != 0)
+    for (Int i = 0; i < parameters; i++) g[i] += proximal * (w[i] - start[i]);
+  if (momentum != 0) {
+    for (Int i = 0; i < parameters; i++) v[i] = momentum * v[i] + g[i];
+    g = v;
+  }
+  for (Int i = 0; i < parameters; i++) w[i] -= rate * g[i];
+  make_panels();
+  return loss;
+}
+
+int train(const Network& net, float* row, const Samples& samples, const Training& training, double* loss) {
+  const Int batch = least(training.batch, samples.count);
+  Model model(net, batch);
+  Array<float> prepared;
+  Array<Int> labels;
+  if (!model.make() || !prepared.make(samples.count * model.picture) || !labels.make(batch)) return no_memory;
+  model.pack(row);
+  if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
+  if (training.proximal != 0) {
+    if (!model.start.make(model.parameters)) return no_memory;
+    std::memcpy(model.start, model.weights, model.parameters * sizeof(float));
+  }
+  for (Int i = 0; i < samples.count; i++) {
+    model.fill(0, samples, i);
+    std::memcpy(prepared + i * model.picture, model.input[0], model.picture * sizeof(float));
+  }
+  double sum = NAN;
+  for (Int epoch = 0; epoch < training.epochs; epoch++) {
+    const Int* order = training.order + epoch * samples.count;
+    sum = 0;
+    for (Int first = 0; first < samples.count; first += batch) {
+      const Int count = least(batch, samples.count - first);
+      for (Int i = 0; i < count; i++) {
+        model.put(i, prepared + order[first + i] * model.picture);
+        labels[i] = samples.labels[samples.rows[order[first + i]]];
+      }
+      sum += model.step(labels, count, training);
+      if (!std::isfinite(sum)) return diverged;
+    }
+  }
+  model.unpack(row);
+  *loss = sum / (double)samples.count;
+  for (Int i = 0; i < net.parameters; i++)
+    if (!std::isfinite(row[i])) return diverged;
+  return fine;
+}
+
+// counts[label][guess] += 1 for every sample, loss += its loss
+int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
+  const Int batch = least(64, most(samples.count, 1));
+  Model model(net, batch);
+  if (!model.make()) return no_memory;
+  model.pack(row);
+  for (Int first = 0; first < samples.count; first += batch) {
+    const Int count = least(batch, samples.count - first);
+    for (Int i = 0; i < count; i++) model.fill(i, samples, first + i);
+    const float* logits = model.forward(count);
+    for (Int i = 0; i < count; i++, logits += model.logits_stride()) {
+      const Int label = samples.labels[samples.rows[first + i]];
+      Int guess = 0;
+      for (Int k = 1; k < model.classes(); k++)
+        if (!(logits[k] <= logits[guess]) && logits[guess] == logits[guess]) guess = k;
+      counts[label * model.classes() + guess]++;
+      *loss += model.loss_of(i, label, nullptr);
+    }
+  }
+  return fine;
+}
+
+// ---------------------------------------------------------------------------------------------------- filtering
+
+// out = constant · x + share · (M + μS)⁻¹ M x on all columns of a (count, columns) signal.
+// The mean of a component passes unchanged; only the rest r goes through the system, with one device of every component
+// tied to zero, which keeps it well posed for any μ. With y its solution, mean = Σ sense · x and lack = Σ sense · y:
+//   out = constant · x + share · (y - pull · lack + lowest · mean)
+// Numbers are stored as S and computed as T, a block of columns at a time; rows are in the order of the factor.
+template <class T, class S>
+int solve(const Factor& f, const S* x, S* out, Int stride, Int columns) {
+  constexpr Int REGISTERS = 4, LANES = 4 * WIDTH / (Int)sizeof(T), BLOCK = REGISTERS * LANES;
+  typedef T Lanes __attribute__((vector_size(4 * WIDTH)));
+  const T *lower = (const T*)f.lower, *upper = (const T*)f.upper, *diagonal = (const T*)f.diagonal;
+  const Int blocks = most(1, least(8, 16'000'000 / (f.count * BLOCK * (Int)sizeof(T))));  // copied in one go
+  Array<T> work, means, lacks;
+  Array<double> sums;
+  if (!work.make(blocks * f.count * BLOCK) || !means.make(f.components * BLOCK) || !lacks.make(f.components * BLOCK) ||
+      !sums.make(f.components * BLOCK))
+    return no_memory;
+  const auto settle = [&](T* to) {  // sums, rounded once; and zero again
+    for (Int i = 0; i < f.components * BLOCK; i++) to[i] = (T)sums[i], sums[i] = 0;
+  };
+  for (Int first = 0; first < columns; first += blocks * BLOCK) {
+    const Int width = least(blocks * BLOCK, columns - first);
+    for (Int p = 0; p < f.count; p++)
+      for (Int i = 0; i < width; i++)
+        work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK] = (T)x[f.device[p] * stride + first + i];
+    for (Int block = 0; block * BLOCK < width; block++) {
+      T* y = work + block * f.count * BLOCK;
+      const auto add_up = [&](Int p) {
+        double* sum = sums + f.component[p] * BLOCK;
+        for (Int i = 0; i < BLOCK; i++) sum[i] += f.sense[p] * (double)y[p * BLOCK + i];
+      };
+      for (Int p = 0; p < f.count; p++) add_up(p);
+      settle(means);
+      for (Int p = 0; p < f.count; p++) {  // L y' = scale · (x - mean)
+        Lanes value[REGISTERS], *row = (Lanes*)(y + p * BLOCK);
+        const Lanes* mean = (const Lanes*)(means + f.component[p] * BLOCK);
+        for (Int n = 0; n < REGISTERS; n++) value[n] = (T)f.scale[p] * (row[n] - (T)f.lowest[p] * mean[n]);
+        for (Int k = f.lower_start[p]; k < f.lower_start[p + 1]; k++) {
+          const Lanes* other = (const Lanes*)(y + (Int)f.lower_place[k] * BLOCK);
+          for (Int n = 0; n < REGISTERS; n++) value[n] -= lower[k] * other[n];
+        }
+        for (Int n = 0; n < REGISTERS; n++) row[n] = value[n];
+      }
+      for (Int p = f.count - 1; p >= 0; p--) {  // U y = y'
+        Lanes value[REGISTERS], *row = (Lanes*)(y + p * BLOCK);
+        for (Int n = 0; n < REGISTERS; n++) value[n] = row[n];
+        for (Int k = f.upper_start[p]; k < f.upper_start[p + 1]; k++) {
+          const Lanes* other = (const Lanes*)(y + (Int)f.upper_place[k] * BLOCK);
+          for (Int n = 0; n < REGISTERS; n++) value[n] -= upper[k] * other[n];
+        }
+        for (Int n = 0; n < REGISTERS; n++) row[n] = diagonal[p] * value[n];
+        add_up(p);
+      }
+      settle(lacks);
+      for (Int p = 0; p < f.count; p++) {
+        const T pull = (T)f.pull[p], lowest = (T)f.lowest[p];
+        Lanes* row = (Lanes*)(y + p * BLOCK);
+        const Lanes* mean = (const Lanes*)(means + f.component[p] * BLOCK);
+        const Lanes* lack = (const Lanes*)(lacks + f.component[p] * BLOCK);
+        for (Int n = 0; n < REGISTERS; n++) row[n] = (T)f.share * (row[n] - pull * lack[n] + lowest * mean[n]);
+      }
+    }
+    for (Int p = 0; p < f.count; p++)
+      for (Int i = 0; i < width; i++) {
+        const Int at = f.device[p] * stride + first + i;
+        out[at] = (S)((T)f.constant * (T)x[at] + work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK]);
+      }
+  }
+  return fine;
+}
+
+}  // namespace
+
+const Kernels LEVEL = {train, test, solve<float, float>, solve<double, float>, solve<double, double>};
+
+}  // namespace fedfilt

@@ -1,0 +1,63 @@
+// What the kernels are told and what they answer. All numbers are int64, so that ctypes can mirror the structs.
+#pragma once
+#include <cstdint>
+
+namespace fedfilt {
+
+using Int = int64_t;
+
+// Convolution + ReLU + max-pool. Pairs are (vertical, horizontal); a 1-D layer has height 1. `step` says how far apart
+// the weights of neighbouring (output, y, x, input channel) lie in a model's row; `bias` is -1 where there is none.
+struct Convolution {
+  Int outputs, kernel[2], stride[2], padding[2], pool[2], weight, step[4], bias;
+};
+
+struct Dense {
+  Int outputs, weight, bias;
+};
+
+// Samples are (channels, height, width) in memory; a row has `parameters` numbers.
+struct Network {
+  Int channels, height, width, parameters, convolutions, denses;
+  Convolution convolution[3];
+  Dense dense[3];
+};
+
+struct Samples {
+  const void* x;       // all samples, uint8 (0..255, used as 0..1) or float32
+  Int bytes;           // of one number of x: 1 or 4
+  const Int* labels;   // of all samples
+  const Int* rows;     // which of them are meant
+  Int count;           // how many
+};
+
+struct Training {
+  const Int* order;  // (epochs, count) places in Samples::rows
+  Int epochs, batch;
+  double rate, momentum, weight_decay, proximal;
+};
+
+// One term of a filter, r (M + μS)⁻¹ M, on a graph whose grounded system is factored as A = L U.
+// L has a unit diagonal that is not stored; U's diagonal is stored inverted and apart.
+struct Factor {
+  Int count, components;
+  const int32_t *lower_start, *lower_place, *upper_start, *upper_place;
+  const void *lower, *upper, *diagonal;  // of the solve's precision
+  const int32_t *device, *component;            // of each row of the factor
+  const double *scale, *sense, *pull, *lowest;  // of each row; see solve() in kernels.cpp
+  double constant, share;
+};
+
+enum Status { fine = 0, diverged = 1, no_memory = 2 };
+
+struct Kernels {
+  int (*train)(const Network&, float* row, const Samples&, const Training&, double* loss);
+  int (*test)(const Network&, const float* row, const Samples&, Int* counts, double* loss);
+  int (*solve)(const Factor&, const float* x, float* out, Int stride, Int columns);
+  int (*solve_in_double)(const Factor&, const float* x, float* out, Int stride, Int columns);
+  int (*solve_double)(const Factor&, const double* x, double* out, Int stride, Int columns);
+};
+
+extern const Kernels baseline, avx2, avx512;
+
+}  // namespace fedfilt

@@ -1,0 +1,145 @@
+"""Which torch modules the native core can train: the module is the definition, this only reads it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from fedfilt.layout import Layout
+from fedfilt.native import Convolution, Dense, Network
+
+LARGEST = 2**31 - 1  # places inside a batch are 32-bit numbers
+
+
+class Unknown(ValueError):
+    """Why torch has to train this module."""
+
+
+def recognise(module: nn.Module, layout: Layout, shape: Sequence[int], batch: int) -> Network:
+    """The module as the native core sees it, for samples of a shape such as (1, 28, 28), (9, 128) or (60,).
+
+    The family: 0 to 3 blocks of Conv1d or Conv2d + ReLU + optional MaxPool, then 1 to 3 Linear layers with ReLU between
+    them. Raises Unknown for anything else.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    >>> recognise(net, Layout(net), (1, 28, 28), 32).denses
+    1
+    """
+    start = {slot.name: slot.start for slot in layout.slots}
+    place = {id(p): start[name] for name, p in module.named_parameters()}
+    layers = _layers(module)
+    if layout.size != layout.trained or any(not p.requires_grad for p in module.parameters()):
+        raise Unknown("buffers or frozen parameters")
+    convolutions: list[Convolution] = []
+    size = tuple(shape)
+    while layers and isinstance(layers[0], nn.Conv1d | nn.Conv2d):
+        convolution, size = _convolution(layers, size, place)
+        convolutions.append(convolution)
+    if layers and isinstance(layers[0], nn.Flatten):
+        flatten = layers.pop(0)
+        if (flatten.start_dim, flatten.end_dim) != (1, -1):
+            raise Unknown("a Flatten of only some dimensions")
+        size = (math.prod(size),)
+    denses = _denses(layers, size, place)
+    if len(convolutions) > 3 or not 1 <= len(denses) <= 3:
+        raise Unknown(f"{len(convolutions)} convolutions and {len(denses)} dense layers (at most 3 and 1 to 3)")
+    channels, height, width = (shape[0], 1, shape[-1]) if len(shape) == 2 else (*shape[:1], *shape[1:3], 1, 1)[:3]
+    if not convolutions:
+        channels, height, width = math.prod(shape), 1, 1
+    widest = max(_widths(channels, height, width, convolutions, denses))
+    if batch * widest > LARGEST or layout.size * 64 > LARGEST:
+        raise Unknown(f"a batch of {batch} samples of this size")
+    network = Network(channels, height, width, layout.size, len(convolutions), len(denses))
+    for i, convolution in enumerate(convolutions):
+        network.convolution[i] = convolution
+    for i, dense in enumerate(denses):
+        network.dense[i] = dense
+    return network
+
+
+def _layers(module: nn.Module) -> list[Any]:
+    """The layers in their order, if the module does nothing but apply them one after the other."""
+    if any(getattr(module, hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
+        raise Unknown("hooks")
+    if isinstance(module, nn.Sequential):
+        if type(module).forward is not nn.Sequential.forward:
+            raise Unknown(f"{type(module).__name__} with a forward() of its own")
+        found = [layer for child in module for layer in _layers(child)]
+        weighted = [id(layer) for layer in found if list(layer.parameters())]
+        if len(set(weighted)) < len(weighted):
+            raise Unknown("a layer used twice")
+        return found
+    known = (nn.Conv1d, nn.Conv2d, nn.ReLU, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten, nn.Linear)
+    if type(module) not in known:
+        raise Unknown(type(module).__name__)
+    return [module]
+
+
+def _convolution(layers: list[Any], size: tuple[int, ...], place: dict[int, int]) -> tuple[Convolution, tuple[int, ...]]:
+    """Take one block off the layers: (what it is, the size of its output)."""
+    layer = layers.pop(0)
+    flat = isinstance(layer, nn.Conv1d)
+    if len(size) != (2 if flat else 3):
+        raise Unknown(f"{type(layer).__name__} on samples of shape {size}")
+    if layer.groups != 1 or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
+        raise Unknown("a convolution with groups, dilation or other than zero padding")
+    kernel, stride = layer.kernel_size, layer.stride
+    if layer.padding == "same" and all(k % 2 for k in kernel):
+        padding: Any = tuple(k // 2 for k in kernel)
+    elif isinstance(layer.padding, str):
+        if layer.padding == "same":
+            raise Unknown("'same' padding of an even kernel")
+        padding = (0,) * len(kernel)
+    else:
+        padding = layer.padding
+    after = [layers.pop(0) for _ in range(2) if layers and isinstance(layers[0], nn.ReLU | nn.MaxPool1d | nn.MaxPool2d)]
+    pools = [one for one in after if not isinstance(one, nn.ReLU)]
+    if len(after) - len(pools) != 1 or len(pools) > 1:
+        raise Unknown("a convolution without ReLU")
+    pool = (1,) * len(kernel)
+    for one in pools:
+        if isinstance(one, nn.MaxPool1d) != flat:
+            raise Unknown("a pool of another dimension than its convolution")
+        pool, step, border, gap = (_tuple(v, len(kernel)) for v in (one.kernel_size, one.stride, one.padding, one.dilation))
+        if step != pool or set(border) != {0} or set(gap) != {1} or one.ceil_mode or one.return_indices:
+            raise Unknown("a pool whose windows overlap or leave gaps")
+    out = tuple(((n + 2 * p - k) // s + 1) // q for n, p, k, s, q in zip(size[1:], padding, kernel, stride, pool, strict=True))
+    if min(out) < 1:
+        raise Unknown(f"a picture of {size} that leaves nothing")
+    shape = layer.weight.shape  # a Conv2d's weights lie (output, y, x, channel) in a row, a Conv1d's as torch has them
+    steps = (shape[1] * shape[2], 0, 1, shape[2]) if flat else (math.prod(shape[1:]), shape[3] * shape[1], shape[1], 1)
+    pairs = [(0 if name == "padding" else 1, *value) if flat else value for name, value in
+             (("kernel", kernel), ("stride", stride), ("padding", padding), ("pool", pool))]
+    bias = -1 if layer.bias is None else place[id(layer.bias)]
+    numbers = (layer.out_channels, *pairs, place[id(layer.weight)], steps, bias)
+    return Convolution(*numbers), (layer.out_channels, *out)
+
+
+def _denses(layers: list[Any], size: tuple[int, ...], place: dict[int, int]) -> list[Dense]:
+    if len(size) != 1:
+        raise Unknown(f"Linear on samples of shape {size}")
+    found = []
+    for i, layer in enumerate(layers):
+        if not isinstance(layer, nn.ReLU if i % 2 else nn.Linear) or (i % 2 and i == len(layers) - 1):
+            raise Unknown(f"{type(layer).__name__} at that place")
+        if isinstance(layer, nn.Linear):
+            bias = -1 if layer.bias is None else place[id(layer.bias)]
+            found.append(Dense(layer.out_features, place[id(layer.weight)], bias))
+    return found
+
+
+def _widths(channels: int, height: int, width: int, convolutions: list[Convolution], denses: list[Dense]) -> list[int]:
+    """Numbers of one sample at each layer, at least."""
+    found = [channels * height * width]
+    for c in convolutions:
+        height, width = height + 2 * c.padding[0], width + 2 * c.padding[1]
+        found.append((channels + 16) * height * width)
+        height, width = ((n - k) // s + 1 for n, k, s in ((height, c.kernel[0], c.stride[0]), (width, c.kernel[1], c.stride[1])))
+        found.append((c.outputs + 32) * height * width)
+        height, width, channels = height // c.pool[0], width // c.pool[1], c.outputs
+    return found + [d.outputs + 32 for d in denses]
+
+
+def _tuple(value: Any, count: int) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,) * count
