@@ -19,7 +19,7 @@ bench: .venv/benched
 	$(BIN)/python benchmarks/round.py
 	$(BIN)/python benchmarks/plan.py
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/fedfilt/native/*.cpp src/fedfilt/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) setuptools
 	$(PIP) --no-build-isolation --editable .

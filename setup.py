@@ -8,7 +8,14 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOME = Path("src/fedfilt/native")
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-Wall", "-Wextra", *os.environ.get("FEDFILT_NATIVE_FLAGS", "").split()]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-Wall",
+    "-Wextra",
+    *os.environ.get("FEDFILT_NATIVE_FLAGS", "").split(),
+]
 LEVELS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma"],

@@ -39,24 +39,39 @@ def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, ou
         raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {getattr(out, 'shape', out)!r}")
     elif out is not signal and np.may_share_memory(out, signal):
         signal = signal.copy()
-    apply = _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)
-    if graph.count <= DENSE_LIMIT:
-        for start in range(0, signal.shape[1], 4096):
-            columns = slice(start, start + 4096)
-            out[:, columns] = apply(signal[:, columns])
-        return out
-    width = max(8, min(64, 800_000 // graph.count))
+    _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)(signal, out)
+    return out
+
+
+def _by_matrix(matrix: Array, signal: Array, out: Array) -> None:
+    for start in range(0, signal.shape[1], 4096):
+        columns = slice(start, start + 4096)
+        out[:, columns] = matrix @ signal[:, columns]
+
+
+def _by_blocks(apply: solvers.Apply, signal: Array, out: Array) -> None:
+    """Two blocks of columns at a time, column by column in memory; apply() sees blocks that fit the cache."""
+    count = len(signal)
+    width = max(8, min(64, 800_000 // count))
     for start in range(0, signal.shape[1], 2 * width):
-        # Two blocks of columns at a time, column by column in memory; apply() sees blocks that fit the cache.
         columns = slice(start, min(start + 2 * width, signal.shape[1]))
-        wide = np.empty((graph.count, columns.stop - start), signal.dtype, order="F")
-        for rows in _tiles(graph.count):
+        wide = np.empty((count, columns.stop - start), signal.dtype, order="F")
+        for rows in _tiles(count):
             wide[rows] = signal[rows, columns]
         for narrow in (slice(0, width), slice(width, 2 * width)):
             wide[:, narrow] = apply(wide[:, narrow])
-        for rows in _tiles(graph.count):
+        for rows in _tiles(count):
             out[rows, columns] = wide[rows]
-    return out
+
+
+def _by_rows(filter: solvers.Filter, signal: Array, out: Array) -> None:
+    """For a filter that wants the numbers of a row side by side."""
+    size = signal.itemsize
+    given = signal if signal.strides[1] == size else np.ascontiguousarray(signal)
+    taken = out if out.strides[1] == size else np.empty(out.shape, out.dtype)
+    filter(given, taken)
+    if taken is not out:
+        out[:] = taken
 
 
 def _tiles(count: int, size: int = 256) -> Iterator[slice]:
@@ -134,7 +149,7 @@ def _checked_weights(graph: Graph, weights: Any) -> Array:
     return checked
 
 
-def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> solvers.Apply:
+def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> solvers.Filter:
     """The filter made ready for this graph and these weights; the last few are kept for the next rounds."""
     parameters = getattr(type(response), "__dataclass_params__", None)
     if parameters is not None and parameters.frozen and parameters.eq:  # equal means the same function for ever
@@ -143,22 +158,24 @@ def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> s
 
 
 @lru_cache(maxsize=4)
-def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> solvers.Apply:
+def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> solvers.Filter:
     if graph.count <= DENSE_LIMIT:
         exact = mixing_matrix(graph, response, np.frombuffer(weights))
         matrix = exact.astype(dtype)
         # Rounding must not change what a row sums to: over many rounds models would grow or shrink.
         loss = exact.sum(axis=1) - matrix.sum(axis=1, dtype=np.float64)
         matrix[np.arange(graph.count), matrix.argmax(axis=1)] += loss.astype(dtype)
-        return partial(np.matmul, matrix)
+        return partial(_by_matrix, matrix)
     mass, stiffness = graph.pencil(np.frombuffer(weights))
+    filter = solvers.natively(graph, mass, stiffness, response, dtype)
+    if filter is not None:
+        return partial(_by_rows, filter)
     method = solvers.sparse_method(graph, mass, stiffness, response, dtype)
 
     # The lowest mode of a component (its weighted mean) passes with gain h(0). Taking it out first keeps it exact where
     # the system is nearly singular (large μ): only deviations from it go through the solver.
-    sense = mass * graph.lowest
-    size = np.bincount(graph.components, weights=sense * graph.lowest)[graph.components]
-    members = sp.csr_array((sense / size, (np.arange(graph.count), graph.components)))  # (K, components)
+    sense = solvers.scaled_sense(graph, mass)
+    members = sp.csr_array((sense, (np.arange(graph.count), graph.components)))  # (K, components)
     gain = solvers.respond(response, np.zeros(1))[0]
     lowest = graph.lowest.astype(dtype)[:, None]
 
@@ -172,4 +189,4 @@ def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> so
         rest += dtype(gain) * mean - means(rest)
         return rest
 
-    return apply
+    return partial(_by_blocks, apply)

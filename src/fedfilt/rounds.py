@@ -112,6 +112,8 @@ class Tests(NamedTuple):
 
     local_test: Array | None  # (K, C, C)
     global_test: Array  # (K, C, C)
+    local_loss: Array | None = None  # (K,) mean losses, where they were computed
+    global_loss: Array | None = None
 
 
 class Sparsifier(Protocol):

@@ -23,7 +23,7 @@ from safetensors.torch import save as save_tensors
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedfilt import __version__, checkpoint, parts
+from fedfilt import __version__, checkpoint, native, parts
 from fedfilt.building import heterogeneity
 from fedfilt.config import Config, load
 from fedfilt.data import FederatedData
@@ -176,6 +176,9 @@ def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
             "devices": [round(float(value), 6) if math.isfinite(value) else None for value in per_device],
             "confusion": total.round(4).tolist(),
         }
+        losses = getattr(tests, f"{name}_loss")
+        if losses is not None and np.isfinite(losses).any():
+            result[name]["loss"] = float(np.nanmean(losses))
     return result
 
 
@@ -391,6 +394,7 @@ def _environment(run: Run) -> str:
             "platform": platform.platform(),
             "processor": platform.processor() or platform.machine(),
             **{name: version(name) for name in packages},
+            "native": native.chosen().level,
             "config_hash": run.config.hash(),
             "seed": run.config.seed,
             "partition_hash": run.data.hash,

@@ -7,7 +7,7 @@ of its neighbours. None of the methods for large graphs builds a dense (K, K) ma
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.fft
@@ -15,10 +15,12 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
+from fedfilt import native
 from fedfilt.checks import Array, Response
 from fedfilt.graph import Graph, spectrum
 
 Apply: TypeAlias = Callable[[Array], Array]  # (K, b) -> (K, b)
+Filter: TypeAlias = Callable[[Array, Array], None]  # of a whole signal (K, B) into another array, or into itself
 
 TOLERANCE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}  # of the iterative methods, relative
 FILL_LIMIT = 0.1  # mean bandwidth / size of component above which a factor is taken to fill in
@@ -150,13 +152,22 @@ def _system(mass: Array, stiffness: Any, mu: float, dtype: Any) -> tuple[Any, Ar
     return matrix, (mass / scale).astype(precision)[:, None]
 
 
-def factored(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -> Apply:
-    """x ↦ (M + μS)⁻¹ M x by one sparse factorisation, for x without lowest mode.
+class Grounded(NamedTuple):
+    """A sparse factor of M + μS with one device of every component tied to zero, which keeps it well posed as μ → ∞.
 
-    One device of every component is tied to zero, which keeps the factor well posed as μ → ∞. Solutions of that system
-    differ from the one wanted by a multiple of z = (M + μS)⁻¹ e, scaled to 1 at the tied device: as much
-    of z is added as makes the lowest mode vanish.
+    Its solutions differ from the one wanted by a multiple of z = (M + μS)⁻¹ e, scaled to 1 at the tied device:
+    as much of z is added as makes the lowest mode vanish. For x without lowest mode,
+    (M + μS)⁻¹ M x = y - pull · Σ sense · y  with  y = factor⁻¹ scale · x, the sum over a component.
     """
+
+    factor: Any  # SuperLU
+    scale: Array  # (K,)
+    pull: Array  # (K,) z, scaled
+    sense: Array  # (K,) what must vanish, scaled so that Σ sense · lowest = 1
+
+
+def grounded(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -> Grounded:
+    """Factor the system of one term of a filter."""
     matrix, weights = _system(mass, stiffness, mu, dtype)
     tied = np.array([nodes[mass[nodes].argmax()] for nodes in graph.members()])
     free = np.ones(graph.count, dtype=matrix.dtype)
@@ -164,22 +175,61 @@ def factored(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -
     links = matrix @ sp.csc_array(
         (np.ones(len(tied), matrix.dtype), (tied, np.arange(len(tied)))), (graph.count, len(tied))
     )
-    grounded = (sp.diags_array(free) @ matrix @ sp.diags_array(free) + sp.diags_array(1 - free)).tocsc()
-    factor = splu(grounded, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    pull = -factor.solve(np.asarray(links.sum(axis=1)).ravel() * free)
+    tight = (sp.diags_array(free) @ matrix @ sp.diags_array(free) + sp.diags_array(1 - free)).tocsc()
+    factor = splu(tight, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    pull = -factor.solve(np.asarray(links.sum(axis=1)).ravel() * free).astype(np.float64)
     pull[tied] = 1
-    sense = mass * graph.lowest  # what must vanish: Σ over a component of sense · x
+    sense = scaled_sense(graph, mass)
     reach = np.bincount(graph.components, weights=sense * pull)[graph.components]
-    added = sp.csr_array((sense / reach, (np.arange(graph.count), graph.components)))
-    column, open_ = pull.astype(dtype)[:, None], (free[:, None] * weights)
+    return Grounded(factor, free * weights.ravel(), pull / reach, sense)
+
+
+def scaled_sense(graph: Graph, mass: Array) -> Array:
+    """(K,) s with Σ s · x over a component = its share of the lowest mode in x."""
+    sense = mass * graph.lowest
+    return sense / np.bincount(graph.components, weights=sense * graph.lowest)[graph.components]
+
+
+def factored(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -> Apply:
+    """x ↦ (M + μS)⁻¹ M x by one sparse factorisation, for x without lowest mode."""
+    system = grounded(graph, mass, stiffness, mu, dtype)
+    added = sp.csr_array((system.sense, (np.arange(graph.count), graph.components)))
+    column, scale = system.pull.astype(dtype)[:, None], system.scale[:, None]
 
     def apply(block: Array) -> Array:
-        rest = factor.solve(np.asfortranarray(block * open_)).astype(dtype, copy=False)
+        rest = system.factor.solve(np.asfortranarray(block * scale)).astype(dtype, copy=False)
         lack = (rest.T.astype(np.float64, copy=False) @ added).astype(dtype).T
         rest -= column * lack[graph.components]
         return rest
 
     return apply
+
+
+def natively(graph: Graph, mass: Array, stiffness: Any, response: Response, dtype: Any) -> Filter | None:
+    """The filter in the native core, where it is there and the response is one term c + r / (1 + μλ)."""
+    level, fractions = native.chosen().level, partial_fractions(response)
+    if level is None or fractions is None or len(fractions[1]) != 1 or fills_in(graph):
+        return None
+    constant, [(share, mu)] = fractions
+    precision = _system(mass, stiffness, mu, dtype)[0].dtype  # of the solves; the factor itself is made in float64
+    system = grounded(graph, mass, stiffness, mu, np.float64)
+    order = np.argsort(system.factor.perm_c)  # device of each row of the factor
+    if not np.array_equal(system.factor.perm_r, system.factor.perm_c):
+        return None
+    lower, upper = sp.tril(system.factor.L, k=-1, format="csr"), sp.triu(system.factor.U, k=1, format="csr")
+    arrays = [a.astype(np.int32) for a in (lower.indptr, lower.indices, upper.indptr, upper.indices)]
+    arrays += [a.astype(precision) for a in (lower.data, upper.data, 1 / system.factor.U.diagonal())]
+    arrays += [order.astype(np.int32), graph.components[order].astype(np.int32)]
+    arrays += [a[order].astype(np.float64) for a in (system.scale, system.sense, system.pull, graph.lowest)]
+    held = [np.ascontiguousarray(a) for a in arrays]
+    count = int(graph.components.max()) + 1
+    factor = native.Factor(graph.count, count, *(a.ctypes.data for a in held), constant, share)
+
+    def filter(signal: Array, out: Array) -> None:
+        assert held  # the factor points into them
+        native.solve(factor, precision, signal, out, level)
+
+    return filter
 
 
 def conjugate_gradients(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -> Apply:

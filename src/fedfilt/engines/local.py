@@ -4,8 +4,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
@@ -16,15 +16,14 @@ import torch.multiprocessing  # lets tensors in shared memory travel to worker p
 
 from fedfilt.checks import Array, check_count
 from fedfilt.data import FederatedData
-from fedfilt.layout import Layout
 from fedfilt.rounds import Job, Plan, Reply, Sparsifier, Tests
 from fedfilt.sparsifiers.top_k import TopK
-from fedfilt.train import Training, confusion, inputs, one_thread, train
+from fedfilt.train import Trainer, Training, inputs
 from fedfilt.wire import unpack
 
 
 class Local:
-    """Trains all devices on this machine: in this process, or in one worker process per core with one thread each.
+    """Trains all devices on this machine, on one core or on all: by threads in the native core, else by processes.
 
     The models of all devices lie in one (K, B) buffer in shared memory. The result does not depend on the workers.
 
@@ -45,9 +44,10 @@ class Local:
         workers: int = 0,
         sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
     ) -> None:
-        """`workers` 0 means one per core, 1 means in this process."""
+        """`workers` 0 means one per core, 1 means in this process and thread."""
         workers = check_count("engine.workers", workers, low=0) or _cores()
-        self.layout = Layout(module)
+        trainer = Trainer(module, training, data.x.shape[1:])
+        self.layout = trainer.layout
         self.data = data
         classes = _outputs(module, data)
         buffers = torch.zeros((3, data.count, self.layout.size))
@@ -55,9 +55,7 @@ class Local:
         place = np.zeros(len(data.y), np.int64)
         place[used] = np.arange(len(used))
         self._desk = _Desk(
-            copy.deepcopy(module),
-            self.layout,
-            training,
+            trainer,
             sparsifier,
             seed,
             buffers,
@@ -68,14 +66,16 @@ class Local:
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
             place[data.global_test],
         )
-        self._pool: ProcessPoolExecutor | None = None
-        if workers > 1:
+        self._pool: Executor | None = None
+        if workers > 1 and trainer.network is not None:
+            self._pool = ThreadPoolExecutor(workers)
+        elif workers > 1:
             for tensor in (buffers, self._desk.x, self._desk.y):
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
             self._pool = ProcessPoolExecutor(
                 workers, multiprocessing.get_context("spawn"), _start_worker, (self._desk,)
             )
-        self._workers = workers
+        self._workers, self._threads = workers, trainer.network is not None
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Train the jobs' models and give the replies in job order; nobody is late here."""
@@ -94,21 +94,22 @@ class Local:
         first = np.array([_first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
-        everybody = np.stack([on_all[i] for i in first])
+        everybody, losses = _stacked([on_all[i] for i in first])
         if self.data.local_test is None:
-            return Tests(None, everybody)
-        return Tests(np.stack(list(self._spread(_test_on_own, list(range(len(models)))))), everybody)
+            return Tests(None, everybody, global_loss=losses)
+        own, own_losses = _stacked(self._spread(_test_on_own, list(range(len(models)))))
+        return Tests(own, everybody, own_losses, losses)
 
     def _spread(self, work: Any, items: list[Any]) -> Iterator[Any]:
         """Results of work on the items, in their order, done by all workers."""
         if self._pool is None:
-            with one_thread():
-                for item in items:
-                    yield work(item, self._desk)
+            for item in items:
+                yield work(item, self._desk)
             return
         size = max(1, len(items) // (16 * self._workers))  # small parts: no worker waits long for the last one
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, work, part) for part in parts]
+        desk = self._desk if self._threads else None  # a process has its own
+        futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, work, part, desk) for part in parts]
         try:
             for future in futures:
                 yield from future.result()
@@ -119,7 +120,7 @@ class Local:
                 future.cancel()
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the workers."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -134,9 +135,7 @@ class Local:
 class _Desk(NamedTuple):
     """All that a worker needs, in memory shared by all workers."""
 
-    module: torch.nn.Module
-    layout: Layout  # made once, from the module as it was at the start
-    training: Training
+    trainer: Trainer  # made once, from the module as it was at the start
     sparsifier: Sparsifier
     seed: int
     buffers: torch.Tensor  # (3, K, B): models given, updates, residuals
@@ -147,47 +146,45 @@ class _Desk(NamedTuple):
     local_test: tuple[Array, ...] | None
     global_test: Array
 
-    def batch(self, rows: Array) -> torch.Tensor:
-        return inputs(self.x.numpy()[rows])
-
 
 def _train_one(order: tuple[int, int, Plan, bool], desk: _Desk) -> tuple[int, int, float, int, bool]:
     """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind)."""
     round, device, plan, owing = order
     own = desk.own[device]
     samples = math.floor(plan.data_fraction * len(own) + 1e-9)
-    given, update, residual = desk.buffers[:, device]
-    update.copy_(given)
+    given, update, residual = (buffer.numpy() for buffer in desk.buffers[:, device])
+    update[:] = given
     loss = math.nan
     if samples:
-        x, y = desk.batch(own), desk.y[torch.from_numpy(own)]
-        where = desk.seed, round, device
-        loss = train(desk.module, desk.layout, update, x, y, desk.training, *where, plan.epochs, samples)
+        where: Any = {"seed": desk.seed, "round": round, "device": device, "epochs": plan.epochs, "samples": samples}
+        loss = desk.trainer.train(update, desk.x.numpy(), desk.y.numpy(), own, **where)
     update -= given
-    content, left = desk.sparsifier(update.numpy(), residual.numpy() if owing else None, plan.density)
-    update.numpy()[:] = unpack(content, len(update))
+    content, left = desk.sparsifier(update, residual if owing else None, plan.density)
+    update[:] = unpack(content, len(update))
     if left is not None:
-        residual.numpy()[:] = left
+        residual[:] = left
     return device, samples, loss, len(content), left is not None
 
 
-def _test_on_all(device: int, desk: _Desk) -> Array:
+def _test_on_all(device: int, desk: _Desk) -> tuple[Array, float]:
     return _test(device, desk, desk.global_test)
 
 
-def _test_on_own(device: int, desk: _Desk) -> Array:
+def _test_on_own(device: int, desk: _Desk) -> tuple[Array, float]:
     assert desk.local_test is not None
     return _test(device, desk, desk.local_test[device])
 
 
-def _test(device: int, desk: _Desk, rows: Array) -> Array:
-    labels = desk.y.numpy()[rows]
-    total = np.zeros((desk.classes, desk.classes), np.int64)
-    for start in range(0, len(rows), 2000):  # a few samples at a time, or 1,000 devices' tests would fill the memory
-        part = slice(start, start + 2000)
-        x = desk.batch(rows[part])
-        total += confusion(desk.module, desk.layout, desk.buffers[0, device], x, labels[part], desk.classes)
-    return total
+def _test(device: int, desk: _Desk, rows: Array) -> tuple[Array, float]:
+    """(confusion matrix, mean loss)."""
+    row = desk.buffers[0, device].numpy()
+    counts, loss = desk.trainer.test(row, desk.x.numpy(), desk.y.numpy(), rows, desk.classes)
+    return counts, loss / len(rows) if len(rows) else math.nan
+
+
+def _stacked(results: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
+    counts, losses = zip(*results, strict=True)
+    return np.stack(counts), np.array(losses)
 
 
 _desk: _Desk | None = None
@@ -195,7 +192,7 @@ _desk: _Desk | None = None
 
 def _start_worker(desk: _Desk) -> None:
     global _desk
-    _desk = desk._replace(module=copy.deepcopy(desk.module))  # what arrives is in memory shared with the other workers
+    _desk = desk._replace(trainer=copy.deepcopy(desk.trainer))  # what arrives is in memory shared with other workers
     torch.set_num_threads(1)
     # Freeing one large block lets malloc keep what is freed. A new process would give the buffers of every batch back
     # to the system and fetch them anew, at the cost of a fifth of its time.
@@ -211,9 +208,8 @@ def _start_worker(desk: _Desk) -> None:
     threading.Thread(target=follow_parent, daemon=True).start()
 
 
-def _work_off(work: Any, items: list[Any]) -> list[Any]:
-    assert _desk is not None
-    return [work(item, _desk) for item in items]
+def _work_off(work: Any, items: list[Any], desk: _Desk | None) -> list[Any]:
+    return [work(item, desk or _desk) for item in items]
 
 
 def _outputs(module: torch.nn.Module, data: FederatedData) -> int:

@@ -145,14 +145,15 @@ def test(network: Network, row: Array, samples: Samples, classes: int, level: st
 
 
 def solve(factor: Factor, precision: Any, signal: Array, out: Array, level: str) -> None:
-    """Filter all columns of a signal whose rows are contiguous; `out` may be the signal."""
+    """Filter all columns of a signal; the rows of both must be contiguous, and `out` may be the signal."""
     name = {
         ("float32", "float32"): "solve",
         ("float64", "float32"): "solve_in_double",
         ("float64", "float64"): "solve_double",
     }[np.dtype(precision).name, signal.dtype.name]
-    stride = signal.strides[0] // signal.itemsize
-    _call(name, level, ctypes.byref(factor), _at(signal), _at(out), Int(stride), Int(signal.shape[1]))
+    strides = (Int(array.strides[0] // array.itemsize) for array in (signal, out))
+    columns = Int(signal.shape[1])
+    _call(name, level, ctypes.byref(factor), _at(signal), next(strides), _at(out), next(strides), columns)
 
 
 def _call(name: str, level: str, *arguments: Any) -> int:
@@ -163,7 +164,7 @@ def _call(name: str, level: str, *arguments: Any) -> int:
     return status
 
 
-def _at(array: Array) -> Address:
+def _at(array: Array) -> ctypes.c_void_p:
     return Address(array.ctypes.data)
 
 

@@ -33,15 +33,18 @@ int fedfilt_test(int level, const Network* network, const float* row, const Samp
   return kernels(level)->test(*network, row, *samples, counts, loss);
 }
 
-int fedfilt_solve(int level, const Factor* factor, const float* x, float* out, Int stride, Int columns) {
-  return kernels(level)->solve(*factor, x, out, stride, columns);
+int fedfilt_solve(int level, const Factor* factor, const float* x, Int x_stride, float* out,
+                Int out_stride, Int columns) {
+  return kernels(level)->solve(*factor, x, x_stride, out, out_stride, columns);
 }
 
-int fedfilt_solve_in_double(int level, const Factor* factor, const float* x, float* out, Int stride, Int columns) {
-  return kernels(level)->solve_in_double(*factor, x, out, stride, columns);
+int fedfilt_solve_in_double(int level, const Factor* factor, const float* x, Int x_stride, float* out,
+                Int out_stride, Int columns) {
+  return kernels(level)->solve_in_double(*factor, x, x_stride, out, out_stride, columns);
 }
 
-int fedfilt_solve_double(int level, const Factor* factor, const double* x, double* out, Int stride, Int columns) {
-  return kernels(level)->solve_double(*factor, x, out, stride, columns);
+int fedfilt_solve_double(int level, const Factor* factor, const double* x, Int x_stride, double* out,
+                Int out_stride, Int columns) {
+  return kernels(level)->solve_double(*factor, x, x_stride, out, out_stride, columns);
 }
 }

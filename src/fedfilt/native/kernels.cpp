@@ -633,7 +633,7 @@ int test(const Network& net, const float* row, const Samples& samples, Int* coun
 //   out = constant · x + share · (y - pull · lack + lowest · mean)
 // Numbers are stored as S and computed as T, a block of columns at a time; rows are in the order of the factor.
 template <class T, class S>
-int solve(const Factor& f, const S* x, S* out, Int stride, Int columns) {
+int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int columns) {
   constexpr Int REGISTERS = 4, LANES = 4 * WIDTH / (Int)sizeof(T), BLOCK = REGISTERS * LANES;
   typedef T Lanes __attribute__((vector_size(4 * WIDTH)));
   const T *lower = (const T*)f.lower, *upper = (const T*)f.upper, *diagonal = (const T*)f.diagonal;
@@ -650,7 +650,7 @@ int solve(const Factor& f, const S* x, S* out, Int stride, Int columns) {
     const Int width = least(blocks * BLOCK, columns - first);
     for (Int p = 0; p < f.count; p++)
       for (Int i = 0; i < width; i++)
-        work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK] = (T)x[f.device[p] * stride + first + i];
+        work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK] = (T)x[f.device[p] * x_stride + first + i];
     for (Int block = 0; block * BLOCK < width; block++) {
       T* y = work + block * f.count * BLOCK;
       const auto add_up = [&](Int p) {
@@ -690,8 +690,8 @@ int solve(const Factor& f, const S* x, S* out, Int stride, Int columns) {
     }
     for (Int p = 0; p < f.count; p++)
       for (Int i = 0; i < width; i++) {
-        const Int at = f.device[p] * stride + first + i;
-        out[at] = (S)((T)f.constant * (T)x[at] + work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK]);
+        const T own = (T)x[f.device[p] * x_stride + first + i];
+        out[f.device[p] * out_stride + first + i] = (S)((T)f.constant * own + work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK]);
       }
   }
   return fine;

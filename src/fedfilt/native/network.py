@@ -76,7 +76,9 @@ def _layers(module: nn.Module) -> list[Any]:
     return [module]
 
 
-def _convolution(layers: list[Any], size: tuple[int, ...], place: dict[int, int]) -> tuple[Convolution, tuple[int, ...]]:
+def _convolution(
+    layers: list[Any], size: tuple[int, ...], place: dict[int, int]
+) -> tuple[Convolution, tuple[int, ...]]:
     """Take one block off the layers: (what it is, the size of its output)."""
     layer = layers.pop(0)
     flat = isinstance(layer, nn.Conv1d)
@@ -101,16 +103,22 @@ def _convolution(layers: list[Any], size: tuple[int, ...], place: dict[int, int]
     for one in pools:
         if isinstance(one, nn.MaxPool1d) != flat:
             raise Unknown("a pool of another dimension than its convolution")
-        pool, step, border, gap = (_tuple(v, len(kernel)) for v in (one.kernel_size, one.stride, one.padding, one.dilation))
+        pool, step, border, gap = (
+            _tuple(v, len(kernel)) for v in (one.kernel_size, one.stride, one.padding, one.dilation)
+        )
         if step != pool or set(border) != {0} or set(gap) != {1} or one.ceil_mode or one.return_indices:
             raise Unknown("a pool whose windows overlap or leave gaps")
-    out = tuple(((n + 2 * p - k) // s + 1) // q for n, p, k, s, q in zip(size[1:], padding, kernel, stride, pool, strict=True))
+    out = tuple(
+        ((n + 2 * p - k) // s + 1) // q for n, p, k, s, q in zip(size[1:], padding, kernel, stride, pool, strict=True)
+    )
     if min(out) < 1:
         raise Unknown(f"a picture of {size} that leaves nothing")
     shape = layer.weight.shape  # a Conv2d's weights lie (output, y, x, channel) in a row, a Conv1d's as torch has them
     steps = (shape[1] * shape[2], 0, 1, shape[2]) if flat else (math.prod(shape[1:]), shape[3] * shape[1], shape[1], 1)
-    pairs = [(0 if name == "padding" else 1, *value) if flat else value for name, value in
-             (("kernel", kernel), ("stride", stride), ("padding", padding), ("pool", pool))]
+    pairs = [
+        (0 if name == "padding" else 1, *value) if flat else value
+        for name, value in (("kernel", kernel), ("stride", stride), ("padding", padding), ("pool", pool))
+    ]
     bias = -1 if layer.bias is None else place[id(layer.bias)]
     numbers = (layer.out_channels, *pairs, place[id(layer.weight)], steps, bias)
     return Convolution(*numbers), (layer.out_channels, *out)
@@ -135,7 +143,9 @@ def _widths(channels: int, height: int, width: int, convolutions: list[Convoluti
     for c in convolutions:
         height, width = height + 2 * c.padding[0], width + 2 * c.padding[1]
         found.append((channels + 16) * height * width)
-        height, width = ((n - k) // s + 1 for n, k, s in ((height, c.kernel[0], c.stride[0]), (width, c.kernel[1], c.stride[1])))
+        height, width = (
+            (n - k) // s + 1 for n, k, s in ((height, c.kernel[0], c.stride[0]), (width, c.kernel[1], c.stride[1]))
+        )
         found.append((c.outputs + 32) * height * width)
         height, width, channels = height // c.pool[0], width // c.pool[1], c.outputs
     return found + [d.outputs + 32 for d in denses]
