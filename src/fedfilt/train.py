@@ -112,8 +112,8 @@ class Trainer:
                 return train(self.module, self.layout, *tensors, self.training, *where)
         assert self.level is not None
         chosen, order = orders(seed, round, device, len(own), samples, epochs)
-        rows, training = np.ascontiguousarray(own[chosen]), self.training
-        given = native.samples_of(x, y, rows)
+        training = self.training
+        given = native.samples_of(x, y, own[chosen])
         extras = training.momentum, training.weight_decay, training.proximal
         steps = native.Steps(order.ctypes.data, epochs, training.batch_size, training.rate(round), *extras)
         status, loss = native.train(self.network, row, given, steps, self.level)

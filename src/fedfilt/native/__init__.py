@@ -169,5 +169,10 @@ def _at(array: Array) -> ctypes.c_void_p:
 
 
 def samples_of(x: Array, labels: Array, rows: Array) -> Samples:
-    """Samples by their rows in x; the arrays must outlive the result."""
-    return Samples(x.ctypes.data, x.itemsize, labels.ctypes.data, rows.ctypes.data, len(rows))
+    """The samples `rows` of x (uint8 or float32), with their labels."""
+    if x.dtype not in (np.uint8, np.float32):
+        raise ValueError(f"samples must be uint8 or float32, got {x.dtype}")
+    kept = [np.ascontiguousarray(x), *(np.ascontiguousarray(a, np.int64) for a in (labels, rows))]
+    samples = Samples(kept[0].ctypes.data, x.itemsize, kept[1].ctypes.data, kept[2].ctypes.data, len(rows))
+    samples.kept = kept  # as long as the samples point into them
+    return samples

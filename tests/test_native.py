@@ -1,0 +1,379 @@
+"""The native core computes what torch and SciPy define, at every level of the CPU, and says so where it cannot."""
+
+import logging
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fedfilt
+from fedfilt import Graph, mixing, native
+from fedfilt.data import FederatedData
+from fedfilt.engines.local import Local
+from fedfilt.filters import Floor, Tikhonov
+from fedfilt.layout import Layout, glorot
+from fedfilt.native.network import Unknown, recognise
+from fedfilt.rounds import Job, Plan
+from fedfilt.train import Diverged, Trainer, Training
+
+ROOT = Path(__file__).parents[1]
+each_level = pytest.mark.parametrize("level", native.available())
+EXAMPLES = 10 if os.environ.get("FEDFILT_SANITIZED") else 60
+
+
+def network(shape, convolutions, dense, bias=True, early_pool=False):
+    """Convolutions are (outputs, kernel, stride, padding, pool); 1-D where the shape is (channels, length)."""
+    convolve, pooling = (nn.Conv2d, nn.MaxPool2d) if len(shape) == 3 else (nn.Conv1d, nn.MaxPool1d)
+    layers, channels = [], shape[0]
+    for outputs, kernel, stride, padding, pool in convolutions:
+        layers.append(convolve(channels, outputs, kernel, stride, padding, bias=bias))
+        after = [nn.ReLU()] if pool == 1 else [nn.ReLU(), pooling(pool)]
+        layers += after[::-1] if early_pool else after
+        channels = outputs
+    layers.append(nn.Flatten())
+    size = nn.Sequential(*layers)(torch.zeros(2, *shape)).shape[1]
+    for i, outputs in enumerate(dense):
+        layers += [nn.ReLU()] * (i > 0) + [nn.Linear(size, outputs, bias=bias)]
+        size = outputs
+    module = nn.Sequential(*layers)
+    glorot(module, torch.Generator().manual_seed(7))
+    return module
+
+
+NETWORKS = {
+    "paper": ((1, 28, 28), [(32, 3, 2, 1, 2), (64, 3, 2, 1, 2)], [128, 10]),
+    "leaf": ((1, 28, 28), [(32, 5, 1, 2, 2), (64, 5, 1, 2, 2)], [64, 62]),
+    "colour, three blocks": ((3, 32, 32), [(16, 3, 1, 1, 2), (32, 3, 1, 1, 2), (64, 3, 1, 1, 2)], [64, 10]),
+    "odd channels, no border": ((1, 28, 28), [(20, 5, 1, 0, 2), (50, 5, 1, 0, 2)], [100, 7]),
+    "one block, one dense": ((1, 28, 28), [(8, 3, 1, 1, 2)], [10]),
+    "no pool": ((2, 12, 12), [(24, 3, 2, 1, 1), (40, 3, 1, 0, 1)], [33, 5]),
+    "pool of three": ((1, 20, 17), [(6, 3, 1, 1, 3), (5, 2, 1, 0, 2)], [9, 4]),
+    "oblong": ((2, 9, 21), [(7, (3, 5), (1, 2), (1, 0), (1, 2)), (9, (2, 1), 1, 0, 1)], [8, 3]),
+    "sensors": ((9, 128), [(64, 5, 1, 2, 2), (48, 5, 1, 0, 2), (16, 3, 2, 1, 2)], [100, 6]),
+    "sensors, no pool": ((3, 40), [(10, 7, 3, 3, 1)], [12, 8, 5]),
+    "mlp": ((61,), [], [48, 3]),
+    "deep mlp": ((1, 8, 8), [], [40, 17, 4]),
+    "logistic": ((60,), [], [10]),
+    "two classes": ((1, 6, 6), [(1, 1, 1, 0, 1)], [2]),
+}
+
+
+def some_samples(shape, classes, count, dark=False, seed=0):
+    """`dark`: bytes, most of them zero, so that most windows of a pool are ties."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    if dark:
+        lit = rng.random((count, *shape)) < 0.1
+        return (rng.integers(1, 256, (count, *shape)) * lit).astype(np.uint8), labels
+    return rng.standard_normal((count, *shape)).astype(np.float32), labels
+
+
+def trained(module, training, x, y, level, epochs=1, samples=None):
+    """(row, loss, counts, test loss) by the native core, or by torch for the level None."""
+    trainer = Trainer(module, training, x.shape[1:])
+    if level is None:
+        trainer.network = None
+    else:
+        assert trainer.network is not None
+        trainer.level = level
+    row, own = trainer.layout.row(module), np.arange(len(y))[::-1]
+    where = {"seed": 3, "round": 1, "device": 2, "epochs": epochs, "samples": samples or len(y)}
+    loss = trainer.train(row, x, y, own, **where)
+    classes = list(module.parameters())[-1].shape[0]
+    return row, loss, *trainer.test(row, x, y, own, classes)
+
+
+def check_equal(module, training, x, y, level, **how):
+    ours, torchs = (trained(module, training, x, y, which, **how) for which in (level, None))
+    assert np.abs(ours[0] - torchs[0]).max() < 1e-5
+    assert ours[1] == pytest.approx(torchs[1], rel=1e-4, abs=1e-6)
+    assert np.array_equal(ours[2], torchs[2])
+    assert ours[3] == pytest.approx(torchs[3], rel=1e-4, abs=1e-5)
+    assert not np.array_equal(ours[0], Layout(module).row(module))
+
+
+@each_level
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dark", [False, True], ids=["noise", "dark"])
+def test_a_round_equals_torch(name, level, dark):
+    shape, convolutions, dense = NETWORKS[name]
+    x, y = some_samples(shape, dense[-1], 45, dark)
+    check_equal(network(shape, convolutions, dense), Training(0.05, 16), x, y, level, epochs=2)
+
+
+@each_level
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_network_of_the_family_equals_torch(level, data):
+    draw = data.draw
+    flat = draw(st.booleans())
+    side = st.integers(5, 20)
+    shape = (draw(st.integers(1, 5)), draw(side)) if flat else (draw(st.integers(1, 4)), draw(side), draw(side))
+    convolutions, sides = [], list(shape[1:])
+    for _ in range(draw(st.integers(0, 3))):
+        block = (
+            draw(st.integers(1, 40)),
+            *(tuple(draw(st.integers(low, high)) for _ in sides) for low, high in ((1, 4), (1, 3), (0, 2), (1, 3))),
+        )
+        after = [((n + 2 * p - k) // s + 1) // q for n, k, s, p, q in zip(sides, *block[1:], strict=True)]
+        if min(after) < 1:
+            break
+        if flat:
+            block = (block[0], *(one[0] for one in block[1:]))
+        convolutions.append(block)
+        sides = after
+    dense = draw(st.lists(st.integers(2, 40), min_size=1, max_size=3))
+    options = {"bias": draw(st.booleans()), "early_pool": draw(st.booleans())}
+    module = network(shape, convolutions, dense, **options)
+    count = draw(st.integers(1, 30))
+    training = Training(
+        0.03,
+        draw(st.integers(1, 33)),
+        momentum=draw(st.sampled_from([0.0, 0.9])),
+        weight_decay=draw(st.sampled_from([0.0, 0.1])),
+        proximal=draw(st.sampled_from([0.0, 0.5])),
+    )
+    x, y = some_samples(shape, dense[-1], count, draw(st.booleans()), draw(st.integers(0, 1000)))
+    check_equal(module, training, x, y, level, samples=draw(st.integers(1, count)))
+
+
+@each_level
+def test_the_engine_gives_the_same_bits_for_any_number_of_threads(level, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, level)
+    shape, convolutions, dense = NETWORKS["paper"]
+    module = network(shape, convolutions, dense)
+    sets = [some_samples(shape, 10, 20 + 7 * i, dark=True, seed=i) for i in range(6)]
+    data = FederatedData.from_arrays(sets)
+    found = []
+    for workers in (1, 2, 5):
+        with Local(data, module, Training(), seed=1, workers=workers) as engine:
+            row = engine.layout.row(module)
+            jobs = [Job(0, i, row, Plan(2, density=0.5)) for i in range(6)]
+            replies = [(r.update.copy(), r.loss, r.residual.copy()) for r in engine.train(jobs, math.inf)]
+            tests = engine.test(np.stack([row + update for update, _, _ in replies]))
+            found.append((replies, tests))
+    for replies, tests in found[1:]:
+        for a, b in zip(replies, found[0][0], strict=True):
+            assert np.array_equal(a[0], b[0])
+            assert a[1] == b[1]
+            assert np.array_equal(a[2], b[2])
+        assert np.array_equal(tests.global_test, found[0][1].global_test)
+        assert np.array_equal(tests.global_loss, found[0][1].global_loss)
+
+
+@each_level
+@pytest.mark.parametrize("what", ["rate", "picture", "weights"])
+def test_what_is_not_finite_ends_the_job_by_name(level, what):
+    shape, convolutions, dense = NETWORKS["paper"]
+    module = network(shape, convolutions, dense)
+    x, y = some_samples(shape, 10, 40)
+    if what == "picture":
+        x[7, 0, 3, 3] = np.nan
+    elif what == "weights":
+        with torch.no_grad():
+            module[3].weight[0, 0, 0, 0] = math.inf
+    with pytest.raises(Diverged, match="device 2 diverged in round 1"):
+        trained(module, Training(1e30 if what == "rate" else 0.01, 8), x, y, level)
+
+
+class _Own(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def _shared():
+    layer = nn.Linear(9, 9)
+    return nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer)
+
+
+def _hooked():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 9))
+    module[1].register_forward_hook(lambda *_: None)
+    return module
+
+
+def _frozen():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 9))
+    module[1].weight.requires_grad = False
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 9)),
+        nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.Dropout(0.5), nn.Linear(9, 9)),
+        nn.Sequential(nn.Flatten(), nn.BatchNorm1d(9), nn.Linear(9, 9)),
+        nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.ReLU()),
+        nn.Sequential(nn.Flatten(0), nn.Linear(9, 9)),
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, 9)),
+        nn.Sequential(nn.Conv2d(1, 2, 2, dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(2, 9)),
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2, stride=1), nn.Flatten(), nn.Linear(2, 9)),
+        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.ReLU(), nn.Flatten(), nn.Linear(18, 9)),
+        nn.Sequential(nn.Flatten(), *[nn.Linear(9, 9), nn.ReLU()] * 3, nn.Linear(9, 9)),
+        _Own(nn.Flatten(), nn.Linear(9, 9)),
+        _shared(),
+        _hooked(),
+        _frozen(),
+    ],
+)
+def test_other_modules_are_left_to_torch(module):
+    with pytest.raises(Unknown):
+        recognise(module, Layout(module), (1, 3, 3), 8)
+
+
+@pytest.mark.skipif(not native.available(), reason="the native core is not built")
+def test_falling_back_to_torch_is_said_once(caplog):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.SELU(), nn.Linear(4, 3))
+    data = FederatedData.from_arrays([some_samples((1, 3, 3), 3, 12)])
+    with caplog.at_level(logging.WARNING, "fedfilt"):
+        for _ in range(3):
+            with Local(data, module, Training(), workers=1) as engine:
+                row = engine.layout.row(module)
+                [reply] = engine.train([Job(0, 0, row, Plan(1))], math.inf)
+                assert np.isfinite(reply.loss)
+    assert [record.message for record in caplog.records] == [
+        "torch trains this model, as the native core does not know it: SELU"
+    ]
+
+
+def test_the_level_can_be_forced_and_a_wrong_one_is_an_error(monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "off")
+    assert native.chosen() == (None, "FEDFILT_NATIVE=off")
+    for level in native.available():
+        monkeypatch.setenv(native.VARIABLE, level.upper())
+        assert native.chosen().level == level
+    monkeypatch.setenv(native.VARIABLE, "avx22")
+    with pytest.raises(ValueError, match="did you mean 'avx2'"):
+        native.chosen()
+    monkeypatch.setattr(native, "available", lambda: ("baseline",))
+    monkeypatch.setenv(native.VARIABLE, "avx512")
+    with pytest.raises(ValueError, match="cannot run here; this CPU has baseline"):
+        native.chosen()
+
+
+def test_without_the_library_torch_and_scipy_do_the_work(monkeypatch):
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert native.chosen().level is None
+    assert "no C++ compiler" in native.chosen().why
+    module = network(*NETWORKS["mlp"])
+    assert Trainer(module, Training(), (61,)).network is None
+
+
+# ------------------------------------------------------------------------------------------------- mixing
+
+
+def large_graph(count=600, parts=1, seed=0):
+    rng = np.random.default_rng(seed)
+    edges, start = [], 0
+    for part in range(parts):
+        size = count // parts if part < parts - 1 else count - start
+        piece = Graph.nearest(rng.random((size, 2)), 5).adjacency.tocoo()
+        edges += [(start + a, start + b, w) for a, b, w in zip(piece.row, piece.col, piece.data, strict=True) if a < b]
+        start += size
+    return Graph.from_edges(count, [edge[:2] for edge in edges], [edge[2] for edge in edges])
+
+
+@each_level
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("response", [Tikhonov(0.3), Tikhonov(1e6), Floor(10.0, 0.3)], ids=str)
+def test_filtering_equals_a_dense_solve(level, parts, response, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, level)
+    graph = large_graph(parts=parts)
+    rng = np.random.default_rng(1)
+    weights = rng.integers(1, 100, graph.count).astype(float)
+    weights[::7] = 0
+    signal = rng.standard_normal((graph.count, 301))
+    exact = fedfilt.mixing_matrix(graph, response, weights) @ signal
+    calls = []
+    monkeypatch.setattr(native, "solve", lambda *a, solve=native.solve: calls.append(1) or solve(*a))
+    mixing._prepare.cache_clear()
+    for dtype, tolerance in ((np.float32, 2e-6), (np.float64, 1e-12)):
+        given = signal.astype(dtype)
+        found = fedfilt.mix(graph, response, given, weights)
+        assert np.abs(found - exact).max() < tolerance * np.abs(exact).max() * 5
+        backwards = fedfilt.mix(graph, response, np.asfortranarray(given)[:, ::-1], weights)
+        assert np.array_equal(backwards[:, ::-1], found)
+        apart = np.zeros((graph.count, 700), dtype)
+        fedfilt.mix(graph, response, given, weights, out=apart[:, 10:311])
+        assert np.array_equal(apart[:, 10:311], found)
+        assert not apart[:, :10].any()
+        assert not apart[:, 311:].any()
+        fedfilt.mix(graph, response, given, weights, out=given)
+        assert np.array_equal(given, found)
+    mixing._prepare.cache_clear()
+    assert len(calls) == 8
+
+
+# ------------------------------------------------------------------------------------------------- build
+
+
+def build(folder, **environment):
+    """Build the core in a copy of the package; its Python path."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    ran = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return folder / "src"
+
+
+def test_without_a_compiler_the_build_succeeds(tmp_path):
+    path = build(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
+    code = "from fedfilt import native; print(native.chosen())"
+    environment = {**os.environ, "PYTHONPATH": str(path), native.VARIABLE: ""}
+    out = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True, cwd=tmp_path)
+    assert "level=None" in out
+    assert "no C++ compiler" in out
+
+
+def has_sanitizers(folder):
+    source = folder / "one.cpp"
+    source.write_text("int main() { return 0; }\n")
+    try:
+        command = ["g++", "-fsanitize=address,undefined", str(source), "-o", str(folder / "one")]
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(bool(os.environ.get("FEDFILT_SANITIZED")), reason="runs inside itself")
+def test_the_kernels_pass_under_sanitizers(tmp_path):
+    """Address and undefined-behaviour sanitizers watch the same tests, with fewer examples."""
+    if not has_sanitizers(tmp_path):
+        pytest.skip("the compiler has no sanitizers")
+    path = build(tmp_path, FEDFILT_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -O1 -g")
+    library = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(path),
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "FEDFILT_SANITIZED": "1",
+    }
+    tests = ["equals_torch", "not_finite", "dense_solve"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", "pyproject.toml"]
+    command += [
+        "--capture=sys",
+        "--rootdir",
+        str(ROOT),
+        str(ROOT / "tests" / "test_native.py"),
+        "-k",
+        " or ".join(tests),
+    ]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    assert str(path) in subprocess.check_output(
+        [sys.executable, "-c", "from fedfilt import native; print(native._library()._name)"], env=environment, text=True
+    )
