@@ -176,6 +176,37 @@ def profile(
 
 
 @app.command()
+def info(as_json: Json = False) -> None:
+    """Show versions, cores, the data cache, and which code trains and filters here and why."""
+    with _errors():
+        import platform
+        from importlib.metadata import version
+
+        from fedfilt import __version__, native
+        from fedfilt.store import default_cache
+
+        found = native.chosen()
+        levels = ", ".join(native.available()) or "none"
+        facts = {
+            "fedfilt": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "scipy", "torch")},
+            "processor": platform.processor() or platform.machine(),
+            "cores": native.cores(),
+            "training": f"native core, {found.level}" if found.level else "torch",
+            "filtering": f"native core, {found.level}" if found.level else "SciPy",
+            "why": found.why,
+            "levels here": levels,
+            "data cache": str(default_cache()),
+        }
+        if as_json:
+            print(json.dumps(facts))
+            return
+        for name, fact in facts.items():
+            print(f"{name:12} {fact}")
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("demo/mnist_2"), data_dir: DataDir = None
 ) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from fedfilt.checks import check_count
-from fedfilt.layout import Layout
-from fedfilt.train import Training, one_thread, train
+from fedfilt.train import Trainer, Training
 
 
 class Profile(NamedTuple):
@@ -25,16 +24,14 @@ def seconds_per_sample(module: torch.nn.Module, shape: tuple[int, ...], classes:
     """The best of several epochs on random samples, on one thread, in batches of 32."""
     rng = np.random.default_rng(0)
     count = 64
-    x = torch.from_numpy(rng.standard_normal((count, *shape), dtype=np.float32))
-    y = torch.from_numpy(rng.integers(0, classes, count))
-    layout = Layout(module)
-    row = torch.from_numpy(layout.row(module))
+    x, y = rng.standard_normal((count, *shape), dtype=np.float32), rng.integers(0, classes, count)
+    trainer = Trainer(module, Training(1e-3), shape)
+    row = trainer.layout.row(module)
     best, end = np.inf, time.perf_counter() + seconds
-    with one_thread():
-        while time.perf_counter() < end or not np.isfinite(best):
-            start = time.perf_counter()
-            train(module, layout, row.clone(), x, y, Training(1e-3), 0, 0, 0, 1, count)
-            best = min(best, (time.perf_counter() - start) / count)
+    while time.perf_counter() < end or not np.isfinite(best):
+        start = time.perf_counter()
+        trainer.train(row.copy(), x, y, np.arange(count), seed=0, round=0, device=0, epochs=1, samples=count)
+        best = min(best, (time.perf_counter() - start) / count)
     return best
 
 

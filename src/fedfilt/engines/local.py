@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.multiprocessing  # lets tensors in shared memory travel to worker processes
 
+from fedfilt import native
 from fedfilt.checks import Array, check_count
 from fedfilt.data import FederatedData
 from fedfilt.rounds import Job, Plan, Reply, Sparsifier, Tests
@@ -45,7 +46,7 @@ class Local:
         sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
     ) -> None:
         """`workers` 0 means one per core, 1 means in this process and thread."""
-        workers = check_count("engine.workers", workers, low=0) or _cores()
+        workers = check_count("engine.workers", workers, low=0) or native.cores()
         trainer = Trainer(module, training, data.x.shape[1:])
         self.layout = trainer.layout
         self.data = data
@@ -224,7 +225,3 @@ def _outputs(module: torch.nn.Module, data: FederatedData) -> int:
 def _first_equal(models: Array, device: int) -> int:
     """The first device with the same model, looked for where it is likely: the first of all."""
     return 0 if np.array_equal(models[device], models[0]) else device
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -130,6 +130,11 @@ def chosen() -> Choice:
     return Choice(wanted, f"{VARIABLE}={wanted}") if wanted else Choice(levels[-1], "the best of this CPU")
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def train(network: Network, row: Array, samples: Samples, steps: Steps, level: str) -> tuple[int, float]:
     """Train a row in place: (status, mean loss of the last epoch)."""
     loss = Double(np.nan)
