@@ -17,6 +17,8 @@ test: .venv/tested
 bench: .venv/benched
 	$(BIN)/python benchmarks/mix.py
 	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/plan.py
 
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/fedfilt/native/*.cpp src/fedfilt/native/*.h)

@@ -5,7 +5,6 @@ CVXPY solves the same problem as a linear program per number of epochs: for each
 """
 
 import math
-import platform
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import cvxpy
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-import fedfilt
+from common import conclude, heading
 from fedfilt.planning import solve
 
 DEADLINE = 3.0
@@ -60,10 +59,7 @@ def peak_memory():
 
 
 def main():
-    print(
-        f"fedfilt {fedfilt.__version__}, CVXPY {cvxpy.__version__} with HiGHS, NumPy {np.__version__}, "
-        f"Python {platform.python_version()}, {platform.processor() or platform.machine()}, 1 thread\n"
-    )
+    heading("cvxpy", "highspy")
     sizes = {"fedfilt": 1_000_000, "CVXPY, 10,000 devices in one program": 10_000, "CVXPY, a program per device": 1}
     runs = dict(zip(sizes, (solve, with_cvxpy, one_by_one), strict=True))
     cases = {name: instances(max(count, 2)) for name, count in sizes.items()}
@@ -83,15 +79,14 @@ def main():
     print(f"\nlargest difference in utility: {abs(utility[found] - other[found]).max():.1e}")
     peak = peak_memory()
     slowest = each["CVXPY, a program per device"] / each["fedfilt"]
-    checks = [
-        (f"10^6 devices in {best['fedfilt']:.2f} s (under 5)", best["fedfilt"] < 5),
-        (f"10^6 devices in {peak / 1e9:.2f} GB (under 1)", peak < 1e9),
-        (f"{slowest:.0f}x as fast per device as CVXPY (at least 1,000)", slowest >= 1000),
-    ]
-    print()
-    for text, holds in checks:
-        print("holds " if holds else "FAILS ", text)
-    sys.exit(not all(holds for _, holds in checks))
+    print(f"peak memory {peak / 1e9:.2f} GB")
+    conclude(
+        [
+            ("10^6 devices in under 5 s", 5 / best["fedfilt"], 1.0),
+            ("10^6 devices in under 1 GB", 1e9 / peak, 1.0),
+            ("x as fast per device as CVXPY", slowest, 1000.0),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 import fedfilt
 from fedfilt import Graph, mixing, native
@@ -21,7 +23,7 @@ from fedfilt.data import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Floor, Tikhonov
 from fedfilt.layout import Layout, glorot
-from fedfilt.native.network import Unknown, recognise
+from fedfilt.native.network import Unknown, flops, recognise
 from fedfilt.rounds import Job, Plan
 from fedfilt.train import Diverged, Trainer, Training
 
@@ -108,6 +110,15 @@ def test_a_round_equals_torch(name, level, dark):
     shape, convolutions, dense = NETWORKS[name]
     x, y = some_samples(shape, dense[-1], 45, dark)
     check_equal(network(shape, convolutions, dense), Training(0.05, 16), x, y, level, epochs=2)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_flops_are_those_that_torch_counts(name):
+    shape, convolutions, dense = NETWORKS[name]
+    module = network(shape, convolutions, dense)
+    with FlopCounterMode(display=False) as counter:
+        functional.cross_entropy(module(torch.zeros(2, *shape)), torch.zeros(2, dtype=torch.long)).backward()
+    assert flops(recognise(module, Layout(module), shape, 2)) == counter.get_total_flops() // 2
 
 
 @each_level
@@ -315,6 +326,20 @@ def test_filtering_equals_a_dense_solve(level, parts, response, monkeypatch):
     assert len(calls) == 8
 
 
+@each_level
+@pytest.mark.parametrize("columns", [1, 7, 300, 1000])
+def test_a_small_mixing_matrix_is_applied_as_numpy_does(level, columns):
+    rng = np.random.default_rng(0)
+    matrix, wide = rng.random((23, 23), np.float32), rng.standard_normal((23, 2000), np.float32)
+    signal, out = wide[:, 5 : 5 + columns], np.zeros((23, 1100), np.float32)
+    native.apply(matrix, signal, out[:, :columns], level)
+    assert np.allclose(out[:, :columns], matrix @ signal, atol=1e-4)
+    assert not out[:, columns:].any()
+    found = out[:, :columns].copy()
+    native.apply(matrix, signal, signal, level)
+    assert np.array_equal(signal, found)
+
+
 # ------------------------------------------------------------------------------------------------- build
 
 
@@ -362,7 +387,7 @@ def test_the_kernels_pass_under_sanitizers(tmp_path):
         "ASAN_OPTIONS": "detect_leaks=0",
         "FEDFILT_SANITIZED": "1",
     }
-    tests = ["equals_torch", "not_finite", "dense_solve"]
+    tests = ["equals_torch", "not_finite", "dense_solve", "as_numpy_does"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", "pyproject.toml"]
     command += [
         "--capture=sys",

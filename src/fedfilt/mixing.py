@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from fedfilt import solvers
+from fedfilt import native, solvers
 from fedfilt.checks import Array, Response, check_signal, check_weights
 from fedfilt.graph import SPECTRUM_LIMIT, Graph
 
@@ -165,6 +165,9 @@ def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> so
         # Rounding must not change what a row sums to: over many rounds models would grow or shrink.
         loss = exact.sum(axis=1) - matrix.sum(axis=1, dtype=np.float64)
         matrix[np.arange(graph.count), matrix.argmax(axis=1)] += loss.astype(dtype)
+        level = native.chosen().level
+        if level is not None and dtype is np.float32:
+            return partial(_by_rows, partial(native.apply, matrix, level=level))
         return partial(_by_matrix, matrix)
     mass, stiffness = graph.pencil(np.frombuffer(weights))
     filter = solvers.natively(graph, mass, stiffness, response, dtype)

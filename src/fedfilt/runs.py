@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedfilt import __version__, checkpoint, native, parts
 from fedfilt.building import heterogeneity
@@ -31,6 +30,7 @@ from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
+from fedfilt.native.network import Unknown, flops, recognise
 from fedfilt.rounds import Engine, Experiment, Record, State, Tests, play
 from fedfilt.simulated import Simulated
 from fedfilt.store import Store
@@ -90,6 +90,10 @@ class Run:
     @cached_property
     def flops_per_sample(self) -> int:
         """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
+        try:
+            return flops(recognise(self.module, self.layout, self.data.x.shape[1:], 2))
+        except Unknown:
+            from torch.utils.flop_counter import FlopCounterMode  # takes a second to import
         module = copy.deepcopy(self.module).train()
         x = inputs(self.data.x[:2])  # two, for layers that need more than one (batch norm)
         with FlopCounterMode(display=False) as counter:

@@ -149,6 +149,11 @@ def test(network: Network, row: Array, samples: Samples, classes: int, level: st
     return counts, loss.value
 
 
+def apply(matrix: Array, signal: Array, out: Array, level: str) -> None:
+    """out = matrix @ signal, all float32; the rows of both must be contiguous, and `out` may be the signal."""
+    _call("apply", level, _at(matrix), Int(len(matrix)), *_rows(signal), *_rows(out), Int(signal.shape[1]))
+
+
 def solve(factor: Factor, precision: Any, signal: Array, out: Array, level: str) -> None:
     """Filter all columns of a signal; the rows of both must be contiguous, and `out` may be the signal."""
     name = {
@@ -156,9 +161,12 @@ def solve(factor: Factor, precision: Any, signal: Array, out: Array, level: str)
         ("float64", "float32"): "solve_in_double",
         ("float64", "float64"): "solve_double",
     }[np.dtype(precision).name, signal.dtype.name]
-    strides = (Int(array.strides[0] // array.itemsize) for array in (signal, out))
-    columns = Int(signal.shape[1])
-    _call(name, level, ctypes.byref(factor), _at(signal), next(strides), _at(out), next(strides), columns)
+    _call(name, level, ctypes.byref(factor), *_rows(signal), *_rows(out), Int(signal.shape[1]))
+
+
+def _rows(array: Array) -> tuple[Any, Any]:
+    """(where the first row is, how far it is to the next)."""
+    return _at(array), Int(array.strides[0] // array.itemsize)
 
 
 def _call(name: str, level: str, *arguments: Any) -> int:

@@ -33,6 +33,11 @@ int fedfilt_test(int level, const Network* network, const float* row, const Samp
   return kernels(level)->test(*network, row, *samples, counts, loss);
 }
 
+int fedfilt_apply(int level, const float* matrix, Int count, const float* x, Int x_stride, float* out, Int out_stride,
+                  Int columns) {
+  return kernels(level)->apply(matrix, count, x, x_stride, out, out_stride, columns);
+}
+
 int fedfilt_solve(int level, const Factor* factor, const float* x, Int x_stride, float* out,
                 Int out_stride, Int columns) {
   return kernels(level)->solve(*factor, x, x_stride, out, out_stride, columns);

@@ -183,7 +183,7 @@ class Model {
   void first_gradient(ConvolutionLayer& c, Int count);
   void list_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int count);
   void inner_gradient(ConvolutionLayer& c, Int layer, Int count);
-  void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on);
+  void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate);
 };
 
 bool Model::make() {
@@ -509,10 +509,11 @@ void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
 }
 
 // ∂x = d · weightsᵀ (if wanted), ∂weights = xᵀ · d, ∂bias = Σ d. The first is computed transposed, samples innermost:
-// so one copy of the weights serves both ways.
-void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on) {
+// so one copy of the weights serves both ways. With a rate the step is taken at once, weights -= rate · ∂weights, which
+// spares large layers a way through the memory.
+void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate) {
   const float* x = input[layer];
-  const float* given = back[layer + 1];
+  float* given = back[layer + 1];
   const Int outputs = d.shape.outputs;
   if (pass_on) {
     for (Int i = 0; i < count; i++)
@@ -523,10 +524,14 @@ void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on) {
       for (Int i = 0; i < count; i++)
         back[layer][i * d.stride + k] = x[i * d.stride + k] > 0 ? turned_back[k * wide + i] : 0.0f;
   }
-  multiply({x, counting, d.sample, d.inputs, count, given, d.columns, PANEL, gradient + d.weight, PANEL,
-            d.inputs * PANEL, outputs, nullptr, false, false});
+  float* target = rate != 0 ? weights : gradient;
+  if (rate != 0)
+    for (Int i = 0; i < count * d.columns; i++) given[i] *= -rate;
+  multiply({x, counting, d.sample, d.inputs, count, given, d.columns, PANEL, target + d.weight, PANEL, d.inputs * PANEL,
+            outputs, nullptr, rate != 0, false});
+  if (d.shape.bias < 0) return;
   for (Int i = 0; i < count; i++)
-    for (Int o = 0; o < outputs; o++) gradient[d.bias + o] += given[i * d.columns + o];
+    for (Int o = 0; o < outputs; o++) target[d.bias + o] += given[i * d.columns + o];
 }
 
 // One step of gradient descent on the samples in input[0]; the sum of their losses.
@@ -541,27 +546,28 @@ double Model::step(const Int* labels, Int count, const Training& training) {
     for (Int k = 0; k < classes(); k++) d[k] /= (float)count;
   }
   if (!std::isfinite(loss)) return loss;
-  std::memset(gradient, 0, parameters * sizeof(float));
-  for (Int l = last - 1; l >= net.convolutions; l--) dense_gradient(dense[l - net.convolutions], l, count, l > 0);
+  const float rate = (float)training.rate, momentum = (float)training.momentum;
+  const float decay = (float)training.weight_decay, proximal = (float)training.proximal;
+  const bool plain = momentum == 0 && decay == 0 && proximal == 0;
+  const Int left = plain ? dense[0].weight : parameters;  // what is still to step after the dense layers
+  std::memset(gradient, 0, left * sizeof(float));
+  for (Int l = last - 1; l >= net.convolutions; l--)
+    dense_gradient(dense[l - net.convolutions], l, count, l > 0, plain ? rate : 0);
   for (Int l = net.convolutions - 1; l >= 1; l--) inner_gradient(conv[l], l, count);
   if (net.convolutions) first_gradient(conv[0], count);
   for (Int l = 0; l < net.convolutions; l++)
     if (conv[l].shape.bias < 0) std::memset(gradient + conv[l].bias, 0, conv[l].columns * sizeof(float));
-  for (Int l = 0; l < net.denses; l++)
-    if (dense[l].shape.bias < 0) std::memset(gradient + dense[l].bias, 0, dense[l].columns * sizeof(float));
 
   float *w = weights, *g = gradient, *v = velocity;
-  const float rate = (float)training.rate, momentum = (float)training.momentum;
-  const float decay = (float)training.weight_decay, proximal = (float)training.proximal;
   if (decay != 0)
-    for (Int i = 0; i < parameters; i++) g[i] += decay * w[i];
+    for (Int i = 0; i < left; i++) g[i] += decay * w[i];
   if (proximal != 0)
-    for (Int i = 0; i < parameters; i++) g[i] += proximal * (w[i] - start[i]);
+    for (Int i = 0; i < left; i++) g[i] += proximal * (w[i] - start[i]);
   if (momentum != 0) {
-    for (Int i = 0; i < parameters; i++) v[i] = momentum * v[i] + g[i];
+    for (Int i = 0; i < left; i++) v[i] = momentum * v[i] + g[i];
     g = v;
   }
-  for (Int i = 0; i < parameters; i++) w[i] -= rate * g[i];
+  for (Int i = 0; i < left; i++) w[i] -= rate * g[i];
   make_panels();
   return loss;
 }
@@ -626,6 +632,23 @@ int test(const Network& net, const float* row, const Samples& samples, Int* coun
 }
 
 // ---------------------------------------------------------------------------------------------------- filtering
+
+// out = matrix · x for a (count, count) matrix on a (count, columns) signal; out may be x.
+int apply(const float* matrix, Int count, const float* x, Int x_stride, float* out, Int out_stride, Int columns) {
+  constexpr Int BLOCK = 16 * PANEL;
+  Array<float> given, result;
+  Array<int32_t> row, place;
+  if (!given.make(count * BLOCK) || !result.make(count * BLOCK) || !row.make(count) || !place.make(count))
+    return no_memory;
+  for (Int i = 0; i < count; i++) row[i] = (int32_t)(i * count), place[i] = (int32_t)i;
+  for (Int first = 0; first < columns; first += BLOCK) {
+    const Int width = least(BLOCK, columns - first);
+    for (Int i = 0; i < count; i++) std::memcpy(given + i * BLOCK, x + i * x_stride + first, width * sizeof(float));
+    multiply({matrix, row, place, count, count, given, BLOCK, PANEL, result, BLOCK, PANEL, width, nullptr, false, false});
+    for (Int i = 0; i < count; i++) std::memcpy(out + i * out_stride + first, result + i * BLOCK, width * sizeof(float));
+  }
+  return fine;
+}
 
 // out = constant · x + share · (M + μS)⁻¹ M x on all columns of a (count, columns) signal.
 // The mean of a component passes unchanged; only the rest r goes through the system, with one device of every component
@@ -699,6 +722,6 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
 
 }  // namespace
 
-const Kernels LEVEL = {train, test, solve<float, float>, solve<double, float>, solve<double, double>};
+const Kernels LEVEL = {train, test, apply, solve<float, float>, solve<double, float>, solve<double, double>};
 
 }  // namespace fedfilt

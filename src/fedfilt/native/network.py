@@ -58,6 +58,30 @@ def recognise(module: nn.Module, layout: Layout, shape: Sequence[int], batch: in
     return network
 
 
+def flops(network: Network) -> int:
+    """Multiplications and additions of training on one sample: forward, and backward but for the first layer's input.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    >>> flops(recognise(net, Layout(net), (1, 28, 28), 32)) == 2 * 2 * 784 * 10
+    True
+    """
+    channels, height, width, total, ways = network.channels, network.height, network.width, 0, 2
+    for c in network.convolution[: network.convolutions]:
+        height, width = _size(height, 0, c), _size(width, 1, c)
+        total += ways * 2 * height * width * c.outputs * channels * c.kernel[0] * c.kernel[1]
+        height, width, channels, ways = height // c.pool[0], width // c.pool[1], c.outputs, 3
+    inputs = channels * height * width
+    for d in network.dense[: network.denses]:
+        total += ways * 2 * inputs * d.outputs
+        inputs, ways = d.outputs, 3
+    return total
+
+
+def _size(size: int, side: int, c: Convolution) -> int:
+    """Pixels of a side after a convolution, before its pool."""
+    return int((size + 2 * c.padding[side] - c.kernel[side]) // c.stride[side] + 1)
+
+
 def _layers(module: nn.Module) -> list[Any]:
     """The layers in their order, if the module does nothing but apply them one after the other."""
     if any(getattr(module, hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
@@ -141,11 +165,8 @@ def _widths(channels: int, height: int, width: int, convolutions: list[Convoluti
     """Numbers of one sample at each layer, at least."""
     found = [channels * height * width]
     for c in convolutions:
-        height, width = height + 2 * c.padding[0], width + 2 * c.padding[1]
-        found.append((channels + 16) * height * width)
-        height, width = (
-            (n - k) // s + 1 for n, k, s in ((height, c.kernel[0], c.stride[0]), (width, c.kernel[1], c.stride[1]))
-        )
+        found.append((channels + 16) * (height + 2 * c.padding[0]) * (width + 2 * c.padding[1]))
+        height, width = _size(height, 0, c), _size(width, 1, c)
         found.append((c.outputs + 32) * height * width)
         height, width, channels = height // c.pool[0], width // c.pool[1], c.outputs
     return found + [d.outputs + 32 for d in denses]
