@@ -55,11 +55,11 @@ class Case:
     def every(self) -> int:
         """Rounds between tests: as few as its items need, for testing costs more than training."""
         if self.heterogeneity:
-            return max(1, self.rounds // 4)
+            return max(1, self.rounds // 2)
         if self.rule == "fedavg":
-            return max(1, self.rounds // 20)  # one model for all devices: tested in a twentieth of the time
+            return max(5, self.rounds // 20)  # one model for all devices: tested in a twentieth of the time
         drawn = self.data in ("mnist_2", "mnist_4", "setup_1") or self.rule == "mu=1e4"
-        return max(1, self.rounds // 10) if drawn and self.samples == 45 and self.rule != "local" else self.rounds
+        return max(5, self.rounds // 10) if drawn and self.samples == 45 and self.rule != "local" else self.rounds
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -66,12 +66,9 @@ def paper(
 
         from fedfilt.paper._page import page, pictures
 
-        made = {one.name: one.make(results) for one in chosen if one.name not in skipped}
-        console = Console()
-        if not page_only:
-            for one in chosen:
-                if one.name in made:
-                    console.print(Markdown(f"## {one.title} ({one.place})\n\n{made[one.name].text}"))
+        made = {one.name: one.make(results) for one in chosen}
+        for one in chosen if not page_only else ():
+            Console().print(Markdown(f"## {one.title} ({one.place})\n\n{made[one.name].text}"))
         written = pictures(made, out / "paper", png)
         if "all" in items:
             (out / "paper.md").write_text(page(chosen, made, results, "png" if png else "html"), encoding="utf-8")
@@ -89,18 +86,21 @@ def _list(chosen: "Sequence[Maker]", results: "Results") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("item", "in the paper", "what it shows", "runs", "still to do", "core minutes left")
+    table = Table("item", "in the paper, and what it shows", "runs", "to do", "core minutes")
     every: list[Case] = []
     rate = _rate(results, [case for one in chosen for case in one.cases(results.scope)])
     for one in chosen:
         cases = list(dict.fromkeys(one.cases(results.scope)))
         left = results.missing(cases)
         minutes = f"{rate * sum(case.seconds for case in left) / 60:.0f}" if left else "-"
-        table.add_row(one.name, one.place, one.title, str(len(cases)), str(len(left)), minutes)
+        table.add_row(one.name, f"{one.place}: {one.title}", str(len(cases)), str(len(left)), minutes)
         every += cases
     left = results.missing(every)
     total = rate * sum(case.seconds for case in left) / 60
-    table.caption = f"{len(dict.fromkeys(every))} runs in all, as items share them; {len(left)} to do: about {total:.0f} core minutes"
+    table.caption = (
+        f"Items share runs: {len(dict.fromkeys(every))} in all, {len(left)} to do, about {total:.0f} core minutes "
+        f"({'by those done' if rate != 1 else 'with the compiled training core'})"
+    )
     Console().print(table)
 
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedfilt.paper._cases import Case
 from fedfilt.paper._results import Results, record_of
@@ -26,7 +26,7 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
     """Play the runs and keep a record of each; what is under way lies in `.running` beside the records."""
     context = multiprocessing.get_context("spawn")
     left = list(cases)
-    workers: dict[Connection, multiprocessing.process.BaseProcess] = {}
+    workers: dict[Connection, Any] = {}  # the process behind each pipe
     results.folder.mkdir(parents=True, exist_ok=True)
     _tidy(results.folder)
     try:

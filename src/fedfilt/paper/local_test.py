@@ -13,7 +13,7 @@ order = 60
 
 
 def cases(scope: Scope) -> list[Case]:
-    """All data sets under all rules, at every size; purely personal models, which the paper leaves out, at the small one."""
+    """All data sets under all rules, at every size; purely personal models, not in the paper, at the small one."""
     found = [case for size, _ in scope.sizes for case in scope.grid(SETS, TABLE, samples=size)]
     return found + scope.grid(SETS, ["local"])
 
@@ -41,6 +41,7 @@ def _words(results: Results, data: str) -> str:
         paper = max(printed_gain(data, "local", rule) for rule in found)
         texts.append(
             f"At {size} samples the best is {WORDS[best]}, {spread(found[best], 2, True)} points against FedAvg "
-            f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'no gain'} {verdict(paper, found[best])}."
+            f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'no gain'} "
+            f"{verdict(paper, found[best])}."
         )
     return " ".join(texts)
