@@ -44,8 +44,8 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
                     step: Step = pipe.recv()
                 except EOFError:
                     raise OSError(
-                        "a process that computed a run was killed (out of memory?); the same command goes on, "
-                        "with fewer --jobs if need be"
+                        "a process that computed a run was killed (out of memory?); the same command goes on, with "
+                        "fewer --jobs if need be"
                     ) from None
                 if step.done and left:
                     pipe.send(left.pop(0))

@@ -50,8 +50,7 @@ class Results:
             found = self.record(case)
             if found is not None and found["environment"]["fedfilt"] != __version__:
                 raise OtherVersion(
-                    f"{self.folder} holds results of fedfilt {found['environment']['fedfilt']}, this is "
-                    f"{__version__}; "
+                    f"{self.folder} holds results of fedfilt {found['environment']['fedfilt']}, this is {__version__}; "
                     "choose a new --store, or delete the old one to compute everything again"
                 )
 

@@ -69,7 +69,7 @@ def accuracy_table(results: Results, data: str, test: str, rules: Sequence[str])
     rows = []
     for rule in rules:
         printed = ACCURACY[test].get(("writers" if data == "emnist" else data, rule))
-        row = [WORDS[rule], f"{printed[0]:.1f} ± {printed[1]:.1f}" if printed else "-"]
+        row = [WORDS[rule], f"{printed[0]:.2f} ± {printed[1]:.2f}" if printed else "-"]
         for size in sizes(results):
             case = Case(data, rule, size, results.scope.rounds)
             means, base = values(results, case, test), values(results, replace(case, rule="fedavg"), test)

@@ -54,12 +54,10 @@ def make(results: Results) -> Item:
     ]
     text += table(head, rows)
     text += (
-        "\n\nWith V of unit length, as L = V Λ Vᵀ needs, the printed rule gives a third of the average at μ = 10⁴ "
-        "and a third of each own "
-        "update at μ = 0: the weights 1/K are counted on top of the filter. The appendix gets the average at μ = "
-        "10⁴ because it writes the first "
-        "column of V as ones, and then V is no longer orthonormal: at μ = 0 the result is neither the own update "
-        "nor the average. "
-        "The rule used here gives the own update at μ = 0 and the average for large μ."
+        "\n\nWith V of unit length, as L = V Λ Vᵀ needs, the printed rule gives a third of the average at μ = 10⁴ and "
+        "a third of each own update at μ = 0: the weights 1/K are counted on top of the filter. The appendix gets the "
+        "average at μ = 10⁴ because it writes the first column of V as ones, and then V is no longer orthonormal: at "
+        "μ = 0 the result is neither the own update nor the average. The rule used here gives the own update at μ = 0 "
+        "and the average for large μ."
     )
     return Item(text)

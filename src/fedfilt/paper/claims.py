@@ -53,8 +53,8 @@ def claims(results: Results) -> list[Claim]:
     for data in fedavg_limit.SETS:
         far = fedavg_limit.largest(results, data)
         words = (
-            f"{WORDS[data]}: μ = 10⁴ equals FedAvg on the global test, to 0.2 points on every tested round "
-            "of every seed"
+            f"{WORDS[data]}: μ = 10⁴ equals FedAvg on the global test, to 0.2 points on every tested round of every "
+            "seed"
         )
         found.append(
             Claim(f"limit {data}", words, None if far is None else far <= 0.2, "" if far is None else f"{far:.2f}")

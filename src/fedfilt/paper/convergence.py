@@ -50,10 +50,8 @@ def make(results: Results) -> Item:
     half = results.scope.rounds // 2
     text = table(["data", "test", "rule", f"after about {half} rounds", f"after {results.scope.rounds}"], rows)
     text += (
-        f"\n\nThe paper says: the smaller μ, the better on the local test and the worse on the global one. Here "
-        f"{'; '.join(words)}. "
-        "Differences are smaller on MNIST_4 than on MNIST_2, as in the paper. Lines are means over seeds, bands "
-        "reach from "
-        "the lowest to the highest seed; the paper prints no numbers for these curves."
+        "\n\nThe paper says: the smaller μ, the better on the local test and the worse on the global one. Here "
+        f"{'; '.join(words)}. Differences are smaller on MNIST_4 than on MNIST_2, as in the paper. Lines are means "
+        "over seeds, bands reach from the lowest to the highest seed; the paper prints no numbers for these curves."
     )
     return Item(text, {"convergence": curves(panels, "accuracy, %")})

@@ -19,9 +19,8 @@ def make(results: Results) -> Item:
     if not any(results.seeds(Case("emnist", rule, results.scope.small, results.scope.rounds)) for rule in TABLE):
         return Item(
             "*Not computed: the archive (562 MB) could not be fetched where these results were made.* Digits by "
-            "writer stand in for it above: "
-            "EMNIST's digits do not say who wrote them, so that the difference between writers, the point of the "
-            "paper's column, needs other data."
+            "writer stand in for it above: EMNIST's digits do not say who wrote them, so that the difference between "
+            "writers, the point of the paper's column, needs other data."
         )
     parts = []
     for test in ("local", "global"):

@@ -35,10 +35,8 @@ def make(results: Results) -> Item:
         rows.append([name, f"{values.mean():.3f}", f"{values.std():.3f}", f"{within:.3f}"])
     text = table(["signal", "mean", "spread over all devices", "spread within rooms"], rows)
     text += (
-        "\n\nReproduces: μ = 10⁴ gives every device the average, a small μ leaves the signal as it is, and in "
-        "between rooms "
-        "come to agree (the spread within rooms falls faster than the spread over all) though nobody told the "
-        "filter what "
-        "a room is. The paper's graph and signal are not given; these are drawn."
+        "\n\nReproduces: μ = 10⁴ gives every device the average, a small μ leaves the signal as it is, and in between "
+        "rooms come to agree (the spread within rooms falls faster than the spread over all) though nobody told the "
+        "filter what a room is. The paper's graph and signal are not given; these are drawn."
     )
     return Item(text, {"graph_filtering": graph_signals(building, graph, panels)})

@@ -41,11 +41,10 @@ def make(results: Results) -> Item:
     ]
     text = table(head, rows)
     text += (
-        f"\n\nOver {len(numbers)} seeds FedAvg varies by {max(alone):.1f} points (standard deviation) where it "
-        f"varies most; the difference between two rules on the "
-        f"same draw varies by {np.median(paired):.2f} in the median, against {np.median(alone):.2f} for one rule "
-        f"alone. The paper says it averages five runs and prints no "
-        "spread over them: its ± is the spread between devices of a run. Differences of a point between rules mean "
-        "little unless both saw the same draw."
+        f"\n\nOver {len(numbers)} seeds FedAvg varies by {max(alone):.1f} points (standard deviation) where it varies "
+        f"most; the difference between two rules on the same draw varies by {np.median(paired):.2f} in the median, "
+        f"against {np.median(alone):.2f} for one rule alone. The paper says it averages five runs and prints no spread "
+        "over them: its ± is the spread between devices of a run. Differences of a point between rules mean little "
+        "unless both saw the same draw."
     )
     return Item(text)

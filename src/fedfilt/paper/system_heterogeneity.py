@@ -109,9 +109,8 @@ def _words(results: Results) -> str:
         near = "the paper's -99 % reproduces" if max(down) <= -0.99 else "less than the paper's -99 %, -97 % and -94 %"
         texts.append(
             f"`{deadline}` changes desynchronisation by {max(down):+.1%} at least ({near}), latency by "
-            f"{max(faster):+.1%} to {min(faster):+.1%} "
-            f"(paper {AFTER[0.31][0][2] / BEFORE[0.31][0][2] - 1:+.1%} to "
-            f"{AFTER[0.65][0][2] / BEFORE[0.65][0][2] - 1:+.1%}) "
-            f"and accuracy by {min(loss):+.1f} to {max(loss):+.1f} points after {2 * scope.rounds} rounds."
+            f"{max(faster):+.1%} to {min(faster):+.1%} (paper {AFTER[0.31][0][2] / BEFORE[0.31][0][2] - 1:+.1%} to "
+            f"{AFTER[0.65][0][2] / BEFORE[0.65][0][2] - 1:+.1%}) and accuracy by {min(loss):+.1f} to {max(loss):+.1f} "
+            f"points after {2 * scope.rounds} rounds."
         )
     return " ".join(texts)

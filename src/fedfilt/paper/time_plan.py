@@ -33,10 +33,8 @@ def make(results: Results) -> Item:
         rows.append([words, f"{made.end:.3f}", f"{made.desync:.3f}", f"{made.idle_seconds.mean():.3f}"])
     text = table(["", "latency, s", "desynchronisation, s", "mean idle time, s"], rows)
     text += (
-        "\n\nReproduces: after the schedule all devices end together, or nearly. Printed T_opt (`slowest_minimum`) "
-        "is so short that "
-        "every device does a fraction of its work; the paper's own table fits `fastest_full`, under which the slow "
-        "devices do "
-        "less and the fast ones all, and those that can do no more wait a little."
+        "\n\nReproduces: after the schedule all devices end together, or nearly. Printed T_opt (`slowest_minimum`) is "
+        "so short that every device does a fraction of its work; the paper's own table fits `fastest_full`, under "
+        "which the slow devices do less and the fast ones all or more, and those that can do no more wait a little."
     )
     return Item(text, figures)

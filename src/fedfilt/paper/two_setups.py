@@ -39,10 +39,9 @@ def make(results: Results) -> Item:
     more = [a - b for a, b in zip(one, two, strict=True)]
     text = table(["", "FedAvg, local", "G-Fedfilt, local", "gain, paired"], rows)
     text += (
-        f"\n\nG-Fedfilt above FedAvg on the local test {verdict(1, one)} in Setup 1 and {verdict(1, two)} in Setup "
-        f"2. A larger gain in "
-        f"Setup 1, where neighbours are alike, {verdict(1, more)} ({spread(more, 2, sign=True)} points). The paper "
-        f"says that FedAvg is the "
-        "same in both setups; it ignores the graph but not the labels, and which labels the devices hold differs."
+        f"\n\nG-Fedfilt above FedAvg on the local test {verdict(1, one)} in Setup 1 and {verdict(1, two)} in Setup 2. "
+        f"A larger gain in Setup 1, where neighbours are alike, {verdict(1, more)} ({spread(more, 2, sign=True)} "
+        "points). The paper says that FedAvg is the same in both setups; it ignores the graph but not the labels, and "
+        "which labels the devices hold differs."
     )
     return Item(text, {"two_setups": curves({"local test": lines}, "accuracy, %")})
