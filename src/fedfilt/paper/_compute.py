@@ -2,9 +2,11 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +35,8 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
         for _ in range(min(jobs, len(left))):
             here, there = context.Pipe()
             worker = context.Process(target=_work, args=(there, results.folder, data_dir), daemon=True)
-            worker.start()
+            with _one_thread():
+                worker.start()
             there.close()
             workers[here] = worker
             here.send(left.pop(0))
@@ -57,6 +60,20 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
             worker.terminate()
             worker.join()
     _tidy(results.folder)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes started within do their linear algebra on one thread: several runs at a time share the cores."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _tidy(folder: Path) -> None:

@@ -125,5 +125,5 @@ def record_of(case: Case, folder: Path) -> dict[str, Any]:
         "environment": {key: value for key, value in environment.items() if key not in hidden},
         "models_sha256": result["models_sha256"],
         "curve": curve,
-        "devices": {test: [round(value, 4) for value in scores["devices"]] for test, scores in last.items()},
+        "devices": {test: [value and round(value, 4) for value in scores["devices"]] for test, scores in last.items()},
     }
