@@ -13,7 +13,7 @@ from fedfilt.graph import Graph
 COLOURS = ["#000000", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9"]
 
 
-def curves(panels: Mapping[str, Mapping[str, Array]], axis: str, columns: int = 2) -> Any:
+def curves(panels: Mapping[str, Mapping[str, Array]], axis: str, columns: int = 2, low: float | None = None) -> Any:
     """A panel per title with a curve per name: (round, mean over seeds, each seed ...), the seeds' range as a band."""
     rows = -(-len(panels) // columns)
     figure = make_subplots(rows, min(columns, len(panels)), subplot_titles=list(panels), vertical_spacing=0.12)
@@ -22,17 +22,17 @@ def curves(panels: Mapping[str, Mapping[str, Array]], axis: str, columns: int = 
         place = {"row": panel // columns + 1, "col": panel % columns + 1}
         for name, points in lines.items():
             colour = COLOURS[names.index(name) % len(COLOURS)]
-            low, high = (points[:, 2:].min(axis=1), points[:, 2:].max(axis=1)) if len(points) else ([], [])
+            least, most = (points[:, 2:].min(axis=1), points[:, 2:].max(axis=1)) if len(points) else ([], [])
             x = np.concatenate([points[:, 0], points[::-1, 0]])
             band = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}, "mode": "lines"}
             band |= {"hoverinfo": "skip", "showlegend": False, "legendgroup": name}
-            figure.add_trace(go.Scatter(x=x, y=np.concatenate([high, low[::-1]]), **band), **place)
+            figure.add_trace(go.Scatter(x=x, y=np.concatenate([most, least[::-1]]), **band), **place)
             shown = {"name": name, "legendgroup": name, "showlegend": panel == 0}
             line = {"color": colour, "width": 2}
             figure.add_trace(go.Scatter(x=points[:, 0], y=points[:, 1], mode="lines", line=line, **shown), **place)
     figure.update_xaxes(title="round")
-    figure.update_yaxes(title=axis)
-    width = 520 * min(columns, len(panels)) + 120
+    figure.update_yaxes(title=axis, range=None if low is None else [low, None])
+    width = 520 * min(columns, len(panels)) + (120 if len(panels) > 1 else 240)
     figure.update_layout(template="plotly_white", width=width, height=400 * rows + 40, margin={"t": 50})
     return figure
 
@@ -75,7 +75,7 @@ def bars(groups: Sequence[str], columns: Mapping[str, Sequence[float]], axis: st
     """Bars side by side: for every name a number per group."""
     figure = go.Figure()
     for (name, values), colour in zip(columns.items(), ["#999999", *COLOURS[1:]], strict=False):
-        shown = [f"{value:.3g}" for value in values]
+        shown = [f"{value:,.0f}" for value in values]
         figure.add_trace(go.Bar(x=list(groups), y=list(values), name=name, text=shown, marker={"color": colour}))
     figure.update_yaxes(title=axis)
     figure.update_layout(template="plotly_white", barmode="group", width=760, height=440, margin={"t": 30})

@@ -18,7 +18,7 @@ The runs: 20 devices on the paper's graph, its CNN ('same' padding, 53,002 param
 0.02, three local epochs, Glorot start; every label is held by some device, no sample by two; G-Fedfilt filters the
 models, weighted by samples. Tests are made on all of MNIST's test set after mixing; the local test is the mean recall
 over a device's own labels (for digits by writer: the writer's digits that were not trained on). The paper prints 450
-training samples per device and its level of accuracy comes with about 45, so both are here.
+training samples per device; 45 are here too, and the last item says which is nearer to its numbers.
 
 Numbers are percent after the last round, mean ± standard deviation over seeds. "Between devices" is the standard
 deviation over the 20 devices, mean over seeds; the paper's ± is of that kind. "To FedAvg" is the difference on the
