@@ -38,8 +38,9 @@ def make(results: Results) -> Item:
     less = "reproduces" if min(most.values()) > 0 else "does not reproduce"
     text += (
         f"\n\nAfter {rounds} rounds, at {scope.small} samples per device. The paper prints no numbers in this figure; "
-        f"its abstract says up to -{LESS_COMPUTATION} %. Less computation {less}: here up to -{most['fastest_full']:.1f} % "
-        f"under `fastest_full`, and -{most['slowest_minimum']:.1f} % under the printed deadline."
+        f"its abstract says up to -{LESS_COMPUTATION} %. Less computation {less}: here up to "
+        f"-{most['fastest_full']:.1f} % under `fastest_full`, and -{most['slowest_minimum']:.1f} % under the "
+        "printed deadline."
     )
     groups = [f"H = {h}" for h in POPULATIONS]
     return Item(text, {"computation_cost": bars(groups, columns, "GFLOP, all devices and rounds")})
