@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt.paper._command import paper
+
 if TYPE_CHECKING:
     from fedfilt.config import Config
     from fedfilt.data import FederatedData
@@ -23,6 +25,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, where it is.")
 app.add_typer(data_app, name="data")
+app.command()(paper)
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[

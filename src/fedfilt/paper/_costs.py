@@ -1,0 +1,47 @@
+"""Simulated costs of a round that need no training: populations, plans, seconds."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedfilt.checks import Array
+from fedfilt.hardware import Hardware
+from fedfilt.paper._cases import POPULATIONS
+from fedfilt.populations import Prescribed
+from fedfilt.rounds import Schedule
+from fedfilt.schedulers import Everything, SameDeadline
+from fedfilt.sparsifiers import TopK
+
+PARAMETERS = 53_002  # of the paper's CNN
+BYTES = TopK().full_bytes(PARAMETERS)
+
+
+class Round(NamedTuple):
+    """Seconds of every device, and when the round ends."""
+
+    compute_seconds: Array
+    send_seconds: Array
+    idle_seconds: Array
+    deadline: float | None
+    end: float
+
+    @property
+    def desync(self) -> float:
+        """From the first arrival to the end."""
+        return self.end - float((self.compute_seconds + self.send_seconds).min())
+
+
+def population(heterogeneity: float, samples: int = 450) -> Hardware:
+    """20 devices of one of the paper's heterogeneities."""
+    devices = Prescribed(heterogeneity, POPULATIONS[heterogeneity])
+    return devices.draw(np.full(20, samples), BYTES, np.random.default_rng(0))
+
+
+def round_of(hardware: Hardware, deadline: str = "") -> Round:
+    """A round of those devices: everybody doing everything, or planned by a deadline rule."""
+    schedule: Schedule = (SameDeadline(deadline=deadline) if deadline else Everything())(hardware, BYTES)
+    work = np.array([plan.epochs * plan.data_fraction for plan in schedule.plans])
+    compute = work * hardware.compute_seconds()
+    send = np.array([plan.density for plan in schedule.plans]) * hardware.send_seconds(BYTES)
+    end = float((compute + send).max())
+    return Round(compute, send, end - compute - send, schedule.deadline if deadline else None, end)

@@ -1,0 +1,104 @@
+"""Words and tables that items share: means over seeds, paired differences, verdicts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedfilt.paper._cases import STRENGTHS, Case
+from fedfilt.paper._printed import ACCURACY, WORDS
+from fedfilt.paper._results import Results
+
+NOTHING = "*Not computed yet.*"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return text.replace("| --- |", "|---|").replace(" --- |", "---|")
+
+
+def spread(values: Iterable[float], digits: int = 1, sign: bool = False) -> str:
+    """Mean ± standard deviation over seeds (the mean alone for one seed, a dash for none).
+
+    >>> spread([1.0, 2.0]), spread([3.0], sign=True), spread([])
+    ('1.5 ± 0.7', '+3.0', '-')
+    """
+    numbers = np.array(list(values))
+    if not len(numbers):
+        return "-"
+    plus = "+" if sign else ""
+    text = f"{numbers.mean():{plus}.{digits}f}"
+    return f"{text} ± {numbers.std(ddof=1):.{digits}f}" if len(numbers) > 1 else text
+
+
+def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """Differences seed by seed: the same data, start and batches on both sides."""
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def verdict(paper: float, ours: Sequence[float]) -> str:
+    """Whether a difference reproduces: its sign, in every seed.
+
+    >>> verdict(2.0, [0.1, 3.0]), verdict(2.0, [-0.1, -3.0]), verdict(2.0, [-0.1, 3.0]), verdict(0.0, [])
+    ('reproduces', 'does not reproduce', 'is unclear: seeds disagree', 'has not been computed')
+    """
+    if not len(ours):
+        return "has not been computed"
+    agree = [bool(np.sign(round(value, 6)) == np.sign(paper)) for value in ours]
+    return "reproduces" if all(agree) else "is unclear: seeds disagree" if any(agree) else "does not reproduce"
+
+
+def sizes(results: Results) -> list[int]:
+    """The numbers of training samples that the results are for."""
+    return [size for size, _ in results.scope.sizes]
+
+
+def accuracy_table(results: Results, data: str, test: str, rules: Sequence[str]) -> str:
+    """Accuracy of every rule beside the printed one, its spread between devices, and the difference to FedAvg."""
+    head = ["rule", "paper ± between devices"]
+    for size in sizes(results):
+        head += [f"{size} samples", "between devices", "to FedAvg"]
+    rows = []
+    for rule in rules:
+        printed = ACCURACY[test].get(("writers" if data == "emnist" else data, rule))
+        row = [WORDS[rule], f"{printed[0]:.2f} ± {printed[1]:.2f}" if printed else "-"]
+        for size in sizes(results):
+            case = Case(data, rule, size, results.scope.rounds)
+            means, base = values(results, case, test), values(results, replace(case, rule="fedavg"), test)
+            between = list(results.values(case, test, "std").values())
+            row += [spread(means.values()), f"{np.mean(between):.1f}" if between else "-"]
+            row.append("" if rule == "fedavg" else spread(differences(means, base), 2, sign=True))
+        rows.append(row)
+    return table(head, rows)
+
+
+def values(results: Results, case: Case, test: str) -> dict[int, float]:
+    """Mean accuracy of the devices after the last round, in percent, by seed."""
+    return results.values(case, test, "mean")
+
+
+def gains(results: Results, data: str, test: str, size: int) -> dict[str, list[float]]:
+    """Paired differences to FedAvg of every strength that has been computed."""
+    case = Case(data, "fedavg", size, results.scope.rounds)
+    base = values(results, case, test)
+    found = {rule: differences(values(results, replace(case, rule=rule), test), base) for rule in STRENGTHS}
+    return {rule: numbers for rule, numbers in found.items() if numbers}
+
+
+def printed_gain(data: str, test: str, rule: str) -> float:
+    """The paper's difference to FedAvg."""
+    return ACCURACY[test][data, rule][0] - ACCURACY[test][data, "fedavg"][0]
+
+
+def size_words(results: Results) -> str:
+    """How many seeds and rounds: for captions."""
+    words = [f"{number} seeds at {size} samples" for size, number in results.scope.sizes]
+    return f"{results.scope.rounds} rounds, {' and '.join(words)}".replace("1 seeds", "1 seed")

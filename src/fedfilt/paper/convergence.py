@@ -1,0 +1,60 @@
+"""Accuracy against rounds on MNIST_2 and MNIST_4, local and global."""
+
+import numpy as np
+
+from fedfilt.paper._cases import STRENGTHS, TABLE, Case, Scope
+from fedfilt.paper._figures import curves
+from fedfilt.paper._items import Item
+from fedfilt.paper._printed import WORDS
+from fedfilt.paper._results import Results
+from fedfilt.paper._tables import NOTHING, table
+
+place = "fig. R2 a-d"
+order = 50
+SETS = ("mnist_2", "mnist_4")
+
+
+def cases(scope: Scope) -> list[Case]:
+    """The runs of the tables."""
+    return scope.grid(SETS, TABLE)
+
+
+def monotone(results: Results, data: str, test: str, size: int, slack: float = 0.1) -> bool | None:
+    """Whether accuracy falls (local) or rises (global) with μ, up to some slack in points; None: not computed."""
+    means = [results.values(Case(data, rule, size, results.scope.rounds), test, "mean") for rule in STRENGTHS]
+    if not all(means):
+        return None
+    steps = np.diff([np.mean(list(by_seed.values())) for by_seed in means])
+    return bool((steps <= slack).all() if test == "local" else (steps >= -slack).all())
+
+
+def make(results: Results) -> Item:
+    """Four panels as in the paper, and what can be read from them."""
+    panels, rows, words = {}, [], []
+    for data in SETS:
+        for test in ("local", "global"):
+            lines = {}
+            for rule in TABLE:
+                points = results.curve(Case(data, rule, results.scope.small, results.scope.rounds), test)
+                lines[WORDS[rule]] = points
+                if not len(points):
+                    return Item(NOTHING)
+                middle = points[np.searchsorted(points[:, 0], points[-1, 0] / 2)]
+                rows.append([WORDS[data], test, WORDS[rule], f"{middle[1]:.1f}", f"{points[-1, 1]:.1f}"])
+            panels[f"{WORDS[data]}, {test} test"] = lines
+            way = "falls" if test == "local" else "rises"
+            holds = monotone(results, data, test, results.scope.small)
+            words.append(
+                f"on {WORDS[data]} the {test} accuracy {way if holds else f'does not always {way[:-1]}'} with μ"
+            )
+    ends = {data: [points[-1, 1] for points in panels[f"{WORDS[data]}, local test"].values()] for data in SETS}
+    wide = {data: max(means) - min(means) for data, means in ends.items()}
+    half = results.scope.rounds // 2
+    text = table(["data", "test", "rule", f"after about {half} rounds", f"after {results.scope.rounds}"], rows)
+    text += (
+        "\n\nThe paper says: the smaller μ, the better on the local test and the worse on the global one. Here "
+        f"{'; '.join(words)}. On the local test the rules lie {wide['mnist_2']:.1f} points apart on MNIST_2 and "
+        f"{wide['mnist_4']:.1f} on MNIST_4 (paper: less on MNIST_4). Lines are means over seeds, bands reach from the "
+        "lowest to the highest seed; the paper prints no numbers for these curves."
+    )
+    return Item(text, {"convergence": curves(panels, "accuracy, %")})

@@ -1,0 +1,44 @@
+"""Global accuracy after 200 rounds: how well a device does on everybody's digits."""
+
+from fedfilt.paper import local_test
+from fedfilt.paper._cases import SETS, TABLE, Case, Scope
+from fedfilt.paper._items import Item
+from fedfilt.paper._printed import WORDS
+from fedfilt.paper._results import Results
+from fedfilt.paper._tables import accuracy_table, gains, printed_gain, sizes, spread, verdict
+
+place = "tab. global_test"
+order = 70
+
+
+def cases(scope: Scope) -> list[Case]:
+    """The runs of the local table."""
+    return local_test.cases(scope)
+
+
+def make(results: Results) -> Item:
+    """A table per data set, and whether G-Fedfilt is above FedAvg where the paper has it so."""
+    parts = []
+    for data in SETS:
+        parts += [
+            f"**{WORDS[data]}**",
+            accuracy_table(results, data, "global", (*TABLE, "local")),
+            _words(results, data),
+        ]
+    return Item("\n\n".join(part for part in parts if part))
+
+
+def _words(results: Results, data: str) -> str:
+    """What the paper's best strength does to the global test, at each size."""
+    texts = []
+    for size in sizes(results):
+        found = gains(results, data, "global", size)
+        if not found:
+            continue
+        best = max(found, key=lambda rule: printed_gain(data, "global", rule))
+        paper = printed_gain(data, "global", best)
+        texts.append(
+            f"At {size} samples {WORDS[best]}, best in the paper ({paper:+.2f} points against FedAvg), gives "
+            f"{spread(found[best], 2, True)}: the global gain {verdict(paper, found[best])}."
+        )
+    return " ".join(texts)

@@ -1,0 +1,46 @@
+"""Local accuracy after 200 rounds: how well a device does on digits like its own."""
+
+import numpy as np
+
+from fedfilt.paper._cases import SETS, TABLE, Case, Scope
+from fedfilt.paper._items import Item
+from fedfilt.paper._printed import WORDS
+from fedfilt.paper._results import Results
+from fedfilt.paper._tables import accuracy_table, gains, printed_gain, sizes, spread, verdict
+
+place = "tab. local_test"
+order = 60
+
+
+def cases(scope: Scope) -> list[Case]:
+    """All data sets under all rules, at every size; purely personal models, not in the paper, at the small one."""
+    found = [case for size, _ in scope.sizes for case in scope.grid(SETS, TABLE, samples=size)]
+    return found + scope.grid(SETS, ["local"])
+
+
+def make(results: Results) -> Item:
+    """A table per data set, and which gains over FedAvg reproduce."""
+    parts = []
+    for data in SETS:
+        parts += [
+            f"**{WORDS[data]}**",
+            accuracy_table(results, data, "local", (*TABLE, "local")),
+            _words(results, data),
+        ]
+    return Item("\n\n".join(part for part in parts if part))
+
+
+def _words(results: Results, data: str) -> str:
+    """How the best strength compares with FedAvg, at each size."""
+    texts = []
+    for size in sizes(results):
+        found = gains(results, data, "local", size)
+        if not found:
+            continue
+        best = max(found, key=lambda rule: float(np.mean(found[rule])))
+        paper = max(printed_gain(data, "local", rule) for rule in found)
+        texts.append(
+            f"At {size} samples the best is {WORDS[best]}, {spread(found[best], 2, True)} points against FedAvg "
+            f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'no gain'} {verdict(paper, found[best])}."
+        )
+    return " ".join(texts)
