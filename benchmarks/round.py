@@ -1,7 +1,7 @@
 """The paper's round (20 devices x 450 samples x 3 epochs, batch 32) against an sgemm of the same FLOPs and its rivals.
 
-All variants alternate in one run; each figure is the best of several. One core each, but for "2 threads". Keras and
-pfl take part where they are installed (pip install tensorflow-cpu; pip install pfl[pytorch]). Then the memory of
+All variants alternate in one run; each figure is the best of several. One core each, but for "2 threads". FedJAX,
+pfl and Keras take part where they are installed (pip install fedjax "pfl[pytorch]" tensorflow-cpu). Then the memory of
 training 1,000 devices. Usage: python benchmarks/round.py [--quick]
 """
 
@@ -111,11 +111,11 @@ def pfl_round(run):
         [torch.from_numpy(run.data.x[rows]).float() / 255, torch.from_numpy(run.data.y[rows])]
         for rows in run.data.train
     ]
-    users = itertools.cycle(range(len(sets)))
+    users = itertools.cycle(range(len(sets))).__next__
     data = FederatedDataset(lambda user: Dataset(sets[user]), users)
     module = Net()
     optimiser = torch.optim.SGD(module.parameters(), lr=1.0)
-    model = PyTorchModel(module, lambda parameters, rate: torch.optim.SGD(parameters, lr=rate), optimiser)
+    model = PyTorchModel(module, torch.optim.SGD, optimiser)
     backend = SimulatedBackend(data, None)
     steps = NNTrainHyperParams(local_num_epochs=EPOCHS, local_learning_rate=RATE, local_batch_size=BATCH)
 
@@ -129,6 +129,51 @@ def pfl_round(run):
         FederatedAveraging().run(params, backend, model, steps, None, [], send_metrics_to_platform=False)
 
     return round
+
+
+def fedjax_round(run):
+    """Google's FedJAX: federated averaging of a haiku model, compiled by XLA on one thread."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    import fedjax
+    import haiku
+    import jax
+    import jax.numpy
+
+    for name in (
+        "tree_map",
+        "tree_leaves",
+        "tree_flatten",
+        "tree_unflatten",
+    ):  # FedJAX 0.0.17 needs them
+        if not hasattr(jax, name):
+            setattr(jax, name, getattr(jax.tree_util, name))
+
+    def net(x):
+        layers = [
+            *(haiku.Conv2D(32, 3, 2), jax.nn.relu, haiku.MaxPool((2, 2, 1), (2, 2, 1), "VALID")),
+            *(haiku.Conv2D(64, 3, 2), jax.nn.relu, haiku.MaxPool((2, 2, 1), (2, 2, 1), "VALID")),
+            *(haiku.Flatten(), haiku.Linear(128), jax.nn.relu, haiku.Linear(10)),
+        ]
+        return haiku.Sequential(layers)(x)
+
+    made = haiku.without_apply_rng(haiku.transform(net))
+
+    def loss(params, batch, _):
+        logits = jax.nn.log_softmax(made.apply(params, batch["x"]))
+        return -jax.numpy.take_along_axis(logits, batch["y"][:, None], axis=1).mean()
+
+    clients = []
+    for device, rows in enumerate(run.data.train):
+        x = run.data.x[rows].transpose(0, 2, 3, 1).astype(np.float32) / 255
+        clients.append((device, fedjax.ClientDataset({"x": x, "y": run.data.y[rows]}), jax.random.PRNGKey(device)))
+    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
+        jax.grad(loss),
+        fedjax.optimizers.sgd(RATE),
+        fedjax.optimizers.sgd(1.0),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False),
+    )
+    start = algorithm.init(made.init(jax.random.PRNGKey(0), jax.numpy.zeros((1, 28, 28, 1))))
+    return lambda: jax.block_until_ready(algorithm.apply(start, clients)[0].params)
 
 
 def ours(run, engine):
@@ -207,7 +252,7 @@ def main():
             "fedfilt without native core": ours(one, plain),
             "plain PyTorch loop": naive(one),
         }
-        for name, rival in {"Keras fit per device": keras_fit, "pfl": pfl_round}.items():
+        for name, rival in {"FedJAX": fedjax_round, "pfl": pfl_round, "Keras fit per device": keras_fit}.items():
             try:
                 variants[name] = rival(one)
             except ImportError as error:
