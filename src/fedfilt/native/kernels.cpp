@@ -287,12 +287,15 @@ void Model::move_row(float* row, float* packed, bool out) {
   }
   for (Int l = 0; l < net.denses; l++) {
     const DenseLayer& d = dense[l];
-    for (Int o = 0; o < d.shape.outputs; o++) {
-      if (d.shape.bias >= 0) move(row + d.shape.bias + o, packed + d.bias + o);
-      float* const panel = packed + d.weight + o / PANEL * d.inputs * PANEL + o % PANEL;
+    for (Int o = 0; d.shape.bias >= 0 && o < d.shape.outputs; o++) move(row + d.shape.bias + o, packed + d.bias + o);
+    for (Int first = 0; first < d.shape.outputs; first += PANEL) {
+      const Int outputs = least(PANEL, d.shape.outputs - first), inputs = real * places;
+      float* const outside = row + d.shape.weight + first * inputs;
+      float* const inside = packed + d.weight + first * d.inputs;
       for (Int k = 0; k < real; k++)
         for (Int p = 0; p < places; p++)
-          move(row + d.shape.weight + (o * real + k) * places + p, panel + (p * stored + k) * PANEL);
+          for (Int o = 0; o < outputs; o++)
+            move(outside + o * inputs + k * places + p, inside + (p * stored + k) * PANEL + o);
     }
     places = 1, real = stored = d.shape.outputs;
   }
@@ -518,8 +521,11 @@ void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, fl
   if (pass_on) {
     for (Int i = 0; i < count; i++)
       for (Int o = 0; o < outputs; o++) turned[o * wide + i] = given[i * d.columns + o];
-    multiply({weights + d.weight, d.down, d.across, d.inputs, outputs, turned, wide, PANEL, turned_back, wide, PANEL,
-              count, nullptr, false, false});
+    // Weights that do not fit the cache are read once, panel by panel
+    const Int terms = d.inputs * d.columns > 65536 ? PANEL : outputs;
+    for (Int o = 0; o < outputs; o += terms)
+      multiply({weights + d.weight + o * d.inputs, d.down, d.across, d.inputs, least(terms, outputs - o),
+                turned + o * wide, wide, PANEL, turned_back, wide, PANEL, count, nullptr, o > 0, false});
     for (Int k = 0; k < d.inputs; k++)
       for (Int i = 0; i < count; i++)
         back[layer][i * d.stride + k] = x[i * d.stride + k] > 0 ? turned_back[k * wide + i] : 0.0f;
