@@ -15,11 +15,7 @@ test: .venv/tested
 	$(BIN)/pytest -n auto
 
 bench: .venv/benched
-	$(BIN)/python benchmarks/mix.py
-	$(BIN)/python benchmarks/round.py
-	$(BIN)/python benchmarks/networks.py
-	$(BIN)/python benchmarks/growth.py
-	$(BIN)/python benchmarks/plan.py
+	failed=0; for table in mix round networks growth plan; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed
 
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/fedfilt/native/*.cpp src/fedfilt/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

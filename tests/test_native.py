@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from fedfilt.rounds import Job, Plan
 from fedfilt.train import Diverged, Trainer, Training
 
 ROOT = Path(__file__).parents[1]
+SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -O1 -g"
 each_level = pytest.mark.parametrize("level", native.available())
 EXAMPLES = 10 if os.environ.get("FEDFILT_SANITIZED") else 60
 
@@ -118,7 +121,7 @@ def test_flops_are_those_that_torch_counts(name):
     module = network(shape, convolutions, dense)
     with FlopCounterMode(display=False) as counter:
         functional.cross_entropy(module(torch.zeros(2, *shape)), torch.zeros(2, dtype=torch.long)).backward()
-    assert flops(recognise(module, Layout(module), shape, 2)) == counter.get_total_flops() // 2
+    assert flops(recognise(module, Layout(module), shape)) == counter.get_total_flops() // 2
 
 
 @each_level
@@ -212,6 +215,35 @@ def _hooked():
     return module
 
 
+def _tied():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 9))
+    module[3].weight = module[1].weight
+    return module
+
+
+def _own_forward():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 9))
+    module[1].forward = lambda x: x * 2
+    return module
+
+
+def _hooked_backward():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 9))
+    module[1].register_full_backward_pre_hook(lambda *_: None)
+    return module
+
+
+class _Called(nn.Sequential):
+    def __call__(self, x):
+        return super().__call__(x) * 2
+
+
+class _Unused(nn.Sequential):
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.more = nn.Parameter(torch.ones(3))
+
+
 def _frozen():
     module = nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 9))
     module[1].weight.requires_grad = False
@@ -232,14 +264,22 @@ def _frozen():
         nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.ReLU(), nn.Flatten(), nn.Linear(18, 9)),
         nn.Sequential(nn.Flatten(), *[nn.Linear(9, 9), nn.ReLU()] * 3, nn.Linear(9, 9)),
         _Own(nn.Flatten(), nn.Linear(9, 9)),
+        _Called(nn.Flatten(), nn.Linear(9, 9)),
+        _Unused(nn.Flatten(), nn.Linear(9, 9)),
+        nn.Sequential(nn.Conv2d(3, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 9)),
+        nn.Sequential(nn.Flatten(), nn.Linear(8, 9)),
+        nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2**24, 9)),
         _shared(),
+        _tied(),
+        _own_forward(),
         _hooked(),
+        _hooked_backward(),
         _frozen(),
     ],
 )
 def test_other_modules_are_left_to_torch(module):
     with pytest.raises(Unknown):
-        recognise(module, Layout(module), (1, 3, 3), 8)
+        recognise(module, Layout(module), (1, 3, 3))
 
 
 @pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -272,11 +312,57 @@ def test_the_level_can_be_forced_and_a_wrong_one_is_an_error(monkeypatch):
         native.chosen()
 
 
+@each_level
+def test_nothing_outside_the_arrays_is_touched(level):
+    module = network(*NETWORKS["mlp"])
+    x, y = some_samples((61,), 3, 10)
+    for labels, rows, numbers in [
+        (y + 1, np.arange(10), x),
+        (y - 3, np.arange(10), x),
+        (y, np.arange(1, 11), x),
+        (y, np.arange(10), x[:, :60]),
+        (y, np.arange(10), x.astype(np.float64)),
+    ]:
+        net = recognise(module, Layout(module), (61,))
+        with pytest.raises(ValueError, match="must be"):
+            native.samples_of(net, numbers, labels, rows)
+    trainer = Trainer(module, Training(), (61,))
+    with pytest.raises(ValueError, match="row must be"):
+        trainer.test(np.zeros(3, np.float32), x, y, np.arange(10), 3)
+    with pytest.raises(ValueError, match="classes must be the 3 outputs"):
+        trainer.test(trainer.layout.row(module), x, y, np.arange(10), 5)
+    bad = FederatedData("mine", x, y + 5, 3, (np.arange(10),), None, np.arange(10))
+    with pytest.raises(ValueError, match="labels must be from 0 to 2"):
+        Local(bad, module, Training(), workers=1)
+
+
+def test_a_picture_too_large_for_the_core_is_left_to_torch():
+    module = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4_000_000, 2))
+    with pytest.raises(Unknown, match="too large"):
+        recognise(module, Layout(module), (1, 2000, 2000))
+
+
+def test_a_failed_round_leaves_nothing_running():
+    """A device diverges while others still train: when the error arrives, nobody writes into the rows any more."""
+    shape, convolutions, dense = NETWORKS["paper"]
+    module = network(shape, convolutions, dense)
+    sets = [some_samples(shape, 10, 20, seed=0), some_samples(shape, 10, 900, seed=1)]
+    sets[0][0][:] = 1e30
+    data = FederatedData.from_arrays(sets)
+    with Local(data, module, Training(), workers=2) as engine:
+        row = engine.layout.row(module)
+        with pytest.raises(Diverged):
+            list(engine.train([Job(0, i, row, Plan(3)) for i in range(2)], math.inf))
+        [reply] = engine.train([Job(0, 1, row, Plan(1))], math.inf)
+        before = reply.update.copy()
+        time.sleep(0.5)
+        assert np.array_equal(before, reply.update)
+
+
 def test_without_the_library_torch_and_scipy_do_the_work(monkeypatch):
     monkeypatch.delenv(native.VARIABLE, raising=False)
-    monkeypatch.setattr(native, "_library", lambda: None)
-    assert native.chosen().level is None
-    assert "no C++ compiler" in native.chosen().why
+    monkeypatch.setattr(native, "_library", lambda: "not built")
+    assert native.chosen() == (None, "not built")
     module = network(*NETWORKS["mlp"])
     assert Trainer(module, Training(), (61,)).network is None
 
@@ -326,6 +412,24 @@ def test_filtering_equals_a_dense_solve(level, parts, response, monkeypatch):
     assert len(calls) == 8
 
 
+def test_mixing_respects_read_only_arrays_and_odd_strides():
+    graph, odd = Graph.paper(), np.zeros(20, [("a", "u1"), ("v", "f4", (10,))])
+    odd["v"] = np.random.default_rng(0).standard_normal((20, 10))
+    plain = np.ascontiguousarray(odd["v"])
+    assert np.array_equal(fedfilt.mix(graph, Tikhonov(1.0), odd["v"]), fedfilt.mix(graph, Tikhonov(1.0), plain))
+    locked = np.frombuffer(bytes(plain.nbytes), np.float32).reshape(plain.shape)
+    with pytest.raises(ValueError, match="out must be writeable"):
+        fedfilt.mix(graph, Tikhonov(1.0), plain, out=locked)
+
+
+def test_mixing_follows_a_change_of_level(monkeypatch):
+    signal = np.ones((20, 3), np.float32)
+    fedfilt.mix(Graph.paper(), Tikhonov(1.0), signal)
+    monkeypatch.setenv(native.VARIABLE, "off")
+    monkeypatch.setattr(native, "apply", None)
+    assert np.allclose(fedfilt.mix(Graph.paper(), Tikhonov(1.0), signal), 1)
+
+
 @each_level
 @pytest.mark.parametrize("columns", [1, 7, 300, 1000])
 def test_a_small_mixing_matrix_is_applied_as_numpy_does(level, columns):
@@ -360,7 +464,11 @@ def test_without_a_compiler_the_build_succeeds(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(path), native.VARIABLE: ""}
     out = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True, cwd=tmp_path)
     assert "level=None" in out
-    assert "no C++ compiler" in out
+    assert "no working C++ compiler" in out
+    (path / "fedfilt" / "native" / f"core{EXTENSION_SUFFIXES[0]}").write_bytes(b"not a library")
+    out = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True, cwd=tmp_path)
+    assert "level=None" in out
+    assert "cannot be loaded" in out
 
 
 def has_sanitizers(folder):
@@ -374,11 +482,15 @@ def has_sanitizers(folder):
 
 
 @pytest.mark.skipif(bool(os.environ.get("FEDFILT_SANITIZED")), reason="runs inside itself")
-def test_the_kernels_pass_under_sanitizers(tmp_path):
-    """Address and undefined-behaviour sanitizers watch the same tests, with fewer examples."""
+@pytest.mark.parametrize("wide", [False, True], ids=["as built", "16 wide"])
+def test_the_kernels_pass_under_sanitizers(tmp_path, wide):
+    """Address and undefined-behaviour sanitizers watch the same tests, with fewer examples.
+
+    Once all levels are built with the registers of AVX-512, so that its code is tested also where no CPU has it.
+    """
     if not has_sanitizers(tmp_path):
         pytest.skip("the compiler has no sanitizers")
-    path = build(tmp_path, FEDFILT_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -O1 -g")
+    path = build(tmp_path, FEDFILT_NATIVE_FLAGS=SANITIZED + (" -D__AVX512F__ -Wno-psabi" if wide else ""))
     library = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
     environment = {
         **os.environ,

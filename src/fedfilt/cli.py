@@ -344,7 +344,7 @@ def _errors() -> Iterator[None]:
     """Errors of the user's making end the command with one clear line and code 1."""
     try:
         yield
-    except (ValueError, ArithmeticError, OSError) as error:
+    except (ValueError, ArithmeticError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
 

@@ -37,6 +37,8 @@ def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, ou
         out = np.empty(signal.shape, signal.dtype)
     elif not isinstance(out, np.ndarray) or out.shape != signal.shape or out.dtype != signal.dtype:
         raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {getattr(out, 'shape', out)!r}")
+    elif not out.flags.writeable:
+        raise ValueError("out must be writeable, got an array that is read-only")
     elif out is not signal and np.may_share_memory(out, signal):
         signal = signal.copy()
     _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)(signal, out)
@@ -66,12 +68,16 @@ def _by_blocks(apply: solvers.Apply, signal: Array, out: Array) -> None:
 
 def _by_rows(filter: solvers.Filter, signal: Array, out: Array) -> None:
     """For a filter that wants the numbers of a row side by side."""
-    size = signal.itemsize
-    given = signal if signal.strides[1] == size else np.ascontiguousarray(signal)
-    taken = out if out.strides[1] == size else np.empty(out.shape, out.dtype)
+    given = signal if _side_by_side(signal) else np.ascontiguousarray(signal)
+    taken = out if _side_by_side(out) else np.empty(out.shape, out.dtype)
     filter(given, taken)
     if taken is not out:
         out[:] = taken
+
+
+def _side_by_side(array: Array) -> bool:
+    apart, each = array.strides
+    return array.flags.aligned and each == array.itemsize and apart % array.itemsize == 0
 
 
 def _tiles(count: int, size: int = 256) -> Iterator[slice]:
@@ -151,26 +157,27 @@ def _checked_weights(graph: Graph, weights: Any) -> Array:
 
 def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> solvers.Filter:
     """The filter made ready for this graph and these weights; the last few are kept for the next rounds."""
-    parameters = getattr(type(response), "__dataclass_params__", None)
+    parameters, level = getattr(type(response), "__dataclass_params__", None), native.chosen().level
     if parameters is not None and parameters.frozen and parameters.eq:  # equal means the same function for ever
-        return _prepare(graph, response, weights.tobytes(), dtype)
-    return _prepare.__wrapped__(graph, response, weights.tobytes(), dtype)
+        return _prepare(graph, response, weights.tobytes(), dtype, level)
+    return _prepare.__wrapped__(graph, response, weights.tobytes(), dtype, level)
 
 
 @lru_cache(maxsize=4)
-def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any) -> solvers.Filter:
+def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any, level: str | None) -> solvers.Filter:
     if graph.count <= DENSE_LIMIT:
         exact = mixing_matrix(graph, response, np.frombuffer(weights))
         matrix = exact.astype(dtype)
         # Rounding must not change what a row sums to: over many rounds models would grow or shrink.
         loss = exact.sum(axis=1) - matrix.sum(axis=1, dtype=np.float64)
         matrix[np.arange(graph.count), matrix.argmax(axis=1)] += loss.astype(dtype)
-        level = native.chosen().level
-        if level is not None and dtype is np.float32:
+        if (
+            level is not None and dtype is np.float32
+        ):  # unlike BLAS it starts no threads, which stand in the way of training
             return partial(_by_rows, partial(native.apply, matrix, level=level))
         return partial(_by_matrix, matrix)
     mass, stiffness = graph.pencil(np.frombuffer(weights))
-    filter = solvers.natively(graph, mass, stiffness, response, dtype)
+    filter = solvers.natively(graph, mass, stiffness, response, dtype, level) if level else None
     if filter is not None:
         return partial(_by_rows, filter)
     method = solvers.sparse_method(graph, mass, stiffness, response, dtype)

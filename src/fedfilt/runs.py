@@ -5,6 +5,7 @@ import csv
 import inspect
 import io
 import json
+import logging
 import math
 import os
 import platform
@@ -91,7 +92,7 @@ class Run:
     def flops_per_sample(self) -> int:
         """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
         try:
-            return flops(recognise(self.module, self.layout, self.data.x.shape[1:], 2))
+            return flops(recognise(self.module, self.layout, self.data.x.shape[1:]))
         except Unknown:
             from torch.utils.flop_counter import FlopCounterMode  # takes a second to import
         module = copy.deepcopy(self.module).train()
@@ -287,6 +288,13 @@ def _begin(run: Run, folder: Path) -> State:
         for what in ("graph", "partition", "devices"):
             if before.get(f"{what}_hash") != now[f"{what}_hash"]:
                 raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
+        changed = [
+            f"{key} {before.get(key)} -> {now[key]}" for key in ("torch", "native") if before.get(key) != now[key]
+        ]
+        if changed:
+            logging.getLogger("fedfilt").warning(
+                f"{folder} goes on with {', '.join(changed)}: the last bits of its numbers may differ from then on"
+            )
     else:
         checkpoint.write_atomically(machine, json.dumps(now, indent=1).encode())
     checkpoint.write_atomically(folder / "partition.json", run.data.to_json().encode())

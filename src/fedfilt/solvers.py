@@ -205,20 +205,20 @@ def factored(graph: Graph, mass: Array, stiffness: Any, mu: float, dtype: Any) -
     return apply
 
 
-def natively(graph: Graph, mass: Array, stiffness: Any, response: Response, dtype: Any) -> Filter | None:
-    """The filter in the native core, where it is there and the response is one term c + r / (1 + μλ)."""
-    level, fractions = native.chosen().level, partial_fractions(response)
-    if level is None or fractions is None or len(fractions[1]) != 1 or fills_in(graph):
+def natively(graph: Graph, mass: Array, stiffness: Any, response: Response, dtype: Any, level: str) -> Filter | None:
+    """The filter in the native core, where the response is one term c + r / (1 + μλ)."""
+    fractions = partial_fractions(response)
+    if fractions is None or len(fractions[1]) != 1 or fills_in(graph):
         return None
     constant, [(share, mu)] = fractions
-    precision = _system(mass, stiffness, mu, dtype)[0].dtype  # of the solves; the factor itself is made in float64
+    precision = _system(mass, stiffness, mu, dtype)[0].dtype  # in which numbers are kept; the arithmetic is float64
     system = grounded(graph, mass, stiffness, mu, np.float64)
     order = np.argsort(system.factor.perm_c)  # device of each row of the factor
     if not np.array_equal(system.factor.perm_r, system.factor.perm_c):
         return None
     lower, upper = sp.tril(system.factor.L, k=-1, format="csr"), sp.triu(system.factor.U, k=1, format="csr")
     arrays = [a.astype(np.int32) for a in (lower.indptr, lower.indices, upper.indptr, upper.indices)]
-    arrays += [a.astype(precision) for a in (lower.data, upper.data, 1 / system.factor.U.diagonal())]
+    arrays += [lower.data.astype(precision), upper.data.astype(precision), 1 / system.factor.U.diagonal()]
     arrays += [order.astype(np.int32), graph.components[order].astype(np.int32)]
     arrays += [a[order].astype(np.float64) for a in (system.scale, system.sense, system.pull, graph.lowest)]
     held = [np.ascontiguousarray(a) for a in arrays]

@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedfilt import native
 from fedfilt.checks import Array, check_count, check_number
 from fedfilt.layout import Layout
-from fedfilt.native.network import Unknown, recognise
+from fedfilt.native.network import Unknown, fits, recognise
 
 
 class Diverged(ArithmeticError):
@@ -87,7 +87,7 @@ class Trainer:
         self.network: native.Network | None = None
         if self.level is not None:
             try:
-                self.network = recognise(module, self.layout, shape, training.batch_size)
+                self.network = recognise(module, self.layout, shape)
             except Unknown as reason:
                 _say_once(f"torch trains this model, as the native core does not know it: {reason}")
 
@@ -105,7 +105,8 @@ class Trainer:
         samples: int,
     ) -> float:
         """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch."""
-        if self.network is None or not epochs or not samples:
+        batch = min(self.training.batch_size, samples)
+        if self.network is None or not epochs or not samples or not fits(self.network, batch):
             with one_thread():
                 tensors = torch.from_numpy(row), inputs(x[own]), torch.from_numpy(y[own])
                 where = seed, round, device, epochs, samples
@@ -113,9 +114,9 @@ class Trainer:
         assert self.level is not None
         chosen, order = orders(seed, round, device, len(own), samples, epochs)
         training = self.training
-        given = native.samples_of(x, y, own[chosen])
+        given = native.samples_of(self.network, x, y, own[chosen])
         extras = training.momentum, training.weight_decay, training.proximal
-        steps = native.Steps(order.ctypes.data, epochs, training.batch_size, training.rate(round), *extras)
+        steps = native.Steps(order.ctypes.data, epochs, batch, training.rate(round), *extras)
         status, loss = native.train(self.network, row, given, steps, self.level)
         if status == native.DIVERGED:
             raise _diverged(device, round, training)
@@ -125,7 +126,10 @@ class Trainer:
         """((classes, classes) counts: true label, guess; sum of the losses) on the samples `rows` of x and y."""
         if self.network is not None:
             assert self.level is not None
-            return native.test(self.network, row, native.samples_of(x, y, rows), classes, self.level)
+            counts, loss = native.test(self.network, row, native.samples_of(self.network, x, y, rows), self.level)
+            if counts.shape != (classes, classes):
+                raise ValueError(f"classes must be the {len(counts)} outputs of the model, got {classes}")
+            return counts, loss
         total, loss = np.zeros((classes, classes), np.int64), 0.0
         with one_thread():
             for start in range(0, len(rows), 2000):  # or the tests of 1,000 devices would fill the memory
@@ -144,8 +148,8 @@ def _say_once(text: str) -> None:
 
 def _diverged(device: int, round: int, training: Training) -> Diverged:
     return Diverged(
-        f"device {device} diverged in round {round}: its model is not finite any more; "
-        f"lower training.learning_rate ({training.learning_rate:g})"
+        f"device {device} diverged in round {round}: its model or loss is not finite any more; "
+        f"lower training.learning_rate ({training.learning_rate:g}), or look for NaN in its samples"
     )
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from fedfilt.wire import unpack
 class Local:
     """Trains all devices on this machine, on one core or on all: by threads in the native core, else by processes.
 
-    The models of all devices lie in one (K, B) buffer in shared memory. The result does not depend on the workers.
+    The models of all devices lie in one (K, B) buffer, which all workers share. The result is the same for any number.
 
     >>> from torch import nn
     >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
@@ -60,7 +61,7 @@ class Local:
             sparsifier,
             seed,
             buffers,
-            torch.from_numpy(np.ascontiguousarray(data.x[used])),
+            torch.from_numpy(_numbers(data.x[used])),
             torch.from_numpy(data.y[used]),
             classes,
             tuple(place[rows] for rows in data.train),
@@ -119,6 +120,7 @@ class Local:
         finally:
             for future in futures:
                 future.cancel()
+            wait_for(futures)  # what still runs would write into rows of the next call
 
     def close(self) -> None:
         """End the workers."""
@@ -219,7 +221,13 @@ def _outputs(module: torch.nn.Module, data: FederatedData) -> int:
         result = copy.deepcopy(module).eval()(inputs(data.x[:2]))
     if result.ndim != 2 or result.shape[1] < data.classes:
         raise ValueError(f"model must give {data.classes} numbers, one per label, got shape {tuple(result.shape)}")
+    if len(data.y) and not 0 <= data.y.min() <= data.y.max() < data.classes:
+        raise ValueError(f"labels must be from 0 to {data.classes - 1}, got {data.y.min()} to {data.y.max()}")
     return int(result.shape[1])
+
+
+def _numbers(x: Array) -> Array:
+    return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32, copy=False))
 
 
 def _first_equal(models: Array, device: int) -> int:

@@ -53,8 +53,10 @@ class Network(ctypes.Structure):
         ("dense", Dense * 3),
     )
 
-    def __reduce__(self) -> Any:  # ctypes' own way
-        return type(self).from_buffer_copy, (bytes(self),)
+    @property
+    def outputs(self) -> int:
+        """Labels that it tells apart."""
+        return int(self.dense[self.denses - 1].outputs)
 
 
 class Samples(ctypes.Structure):
@@ -103,18 +105,22 @@ class Choice(NamedTuple):
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def _library() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name("core" + suffix)
         if path.exists():
-            return ctypes.CDLL(str(path))
-    return None
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError as error:
+                return f"cannot be loaded: {error}"
+    return "not built (no working C++ compiler when fedfilt was installed)"
 
 
 def available() -> tuple[str, ...]:
     """The levels that this machine can run."""
     library = _library()
-    return () if library is None else LEVELS[: library.fedfilt_level() + 1]
+    return () if isinstance(library, str) else LEVELS[: library.fedfilt_level() + 1]
 
 
 def chosen() -> Choice:
@@ -122,9 +128,9 @@ def chosen() -> Choice:
     wanted = os.environ.get(VARIABLE, "").strip().lower()
     if wanted and check_choice(VARIABLE, wanted, ["off", *LEVELS]) == "off":
         return Choice(None, f"{VARIABLE}=off")
-    levels = available()
-    if not levels:
-        return Choice(None, "not built (no C++ compiler when fedfilt was installed)")
+    levels, library = available(), _library()
+    if isinstance(library, str):
+        return Choice(None, library)
     if wanted and wanted not in levels:
         raise ValueError(f"{VARIABLE}={wanted} cannot run here; this CPU has {', '.join(levels)}")
     return Choice(wanted, f"{VARIABLE}={wanted}") if wanted else Choice(levels[-1], "the best of this CPU")
@@ -138,15 +144,21 @@ def cores() -> int:
 def train(network: Network, row: Array, samples: Samples, steps: Steps, level: str) -> tuple[int, float]:
     """Train a row in place: (status, mean loss of the last epoch)."""
     loss = Double(np.nan)
-    status = _call("train", level, ctypes.byref(network), _at(row), samples, steps, ctypes.byref(loss))
+    status = _call("train", level, network, _checked(row, network), samples, steps, ctypes.byref(loss))
     return status, loss.value
 
 
-def test(network: Network, row: Array, samples: Samples, classes: int, level: str) -> tuple[Array, float]:
-    """((classes, classes) counts: true label, guess; sum of the losses)."""
-    counts, loss = np.zeros((classes, classes), np.int64), Double(0)
-    _call("test", level, ctypes.byref(network), _at(row), samples, _at(counts), ctypes.byref(loss))
+def test(network: Network, row: Array, samples: Samples, level: str) -> tuple[Array, float]:
+    """((outputs, outputs) counts: true label, guess; sum of the losses)."""
+    counts, loss = np.zeros((network.outputs, network.outputs), np.int64), Double(0)
+    _call("test", level, network, _checked(row, network), samples, _at(counts), ctypes.byref(loss))
     return counts, loss.value
+
+
+def _checked(row: Array, network: Network) -> ctypes.c_void_p:
+    if row.dtype != np.float32 or row.shape != (network.parameters,) or not row.flags.c_contiguous:
+        raise ValueError(f"row must be {network.parameters} float32 side by side, got {row.dtype} of {row.shape}")
+    return _at(row)
 
 
 def apply(matrix: Array, signal: Array, out: Array, level: str) -> None:
@@ -161,7 +173,7 @@ def solve(factor: Factor, precision: Any, signal: Array, out: Array, level: str)
         ("float64", "float32"): "solve_in_double",
         ("float64", "float64"): "solve_double",
     }[np.dtype(precision).name, signal.dtype.name]
-    _call(name, level, ctypes.byref(factor), *_rows(signal), *_rows(out), Int(signal.shape[1]))
+    _call(name, level, factor, *_rows(signal), *_rows(out), Int(signal.shape[1]))
 
 
 def _rows(array: Array) -> tuple[Any, Any]:
@@ -171,7 +183,9 @@ def _rows(array: Array) -> tuple[Any, Any]:
 
 def _call(name: str, level: str, *arguments: Any) -> int:
     passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
-    status: int = _library()[f"fedfilt_{name}"](ctypes.c_int(LEVELS.index(level)), *passed)  # type: ignore[index]
+    library = _library()
+    assert not isinstance(library, str)
+    status: int = library[f"fedfilt_{name}"](ctypes.c_int(LEVELS.index(level)), *passed)
     if status == NO_MEMORY:
         raise MemoryError("no memory for the native core")
     return status
@@ -181,11 +195,17 @@ def _at(array: Array) -> ctypes.c_void_p:
     return Address(array.ctypes.data)
 
 
-def samples_of(x: Array, labels: Array, rows: Array) -> Samples:
-    """The samples `rows` of x (uint8 or float32), with their labels."""
-    if x.dtype not in (np.uint8, np.float32):
-        raise ValueError(f"samples must be uint8 or float32, got {x.dtype}")
-    kept = [np.ascontiguousarray(x), *(np.ascontiguousarray(a, np.int64) for a in (labels, rows))]
+def samples_of(network: Network, x: Array, labels: Array, rows: Array) -> Samples:
+    """The samples `rows` of x (uint8 or float32) and their labels, checked: the core itself checks nothing."""
+    size = network.channels * network.height * network.width
+    if x.dtype not in (np.uint8, np.float32) or x[:1].size not in (0, size):
+        raise ValueError(f"samples must be uint8 or float32 with {size} numbers each, got {x.dtype} of {x.shape}")
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(x):
+        raise ValueError(f"rows must be from 0 to {len(x) - 1}, got {rows.min()} to {rows.max()}")
+    meant = labels[rows]
+    if len(rows) and not 0 <= meant.min() <= meant.max() < network.outputs:
+        raise ValueError(f"labels must be from 0 to {network.outputs - 1}, got {meant.min()} to {meant.max()}")
+    kept = [np.ascontiguousarray(x), *(np.ascontiguousarray(a, np.int64) for a in (meant, rows))]
     samples = Samples(kept[0].ctypes.data, x.itemsize, kept[1].ctypes.data, kept[2].ctypes.data, len(rows))
     samples.kept = kept  # as long as the samples point into them
     return samples

@@ -153,7 +153,7 @@ class Model {
  public:
   Model(const Network& n, Int batch) : net(n), most_samples(batch), wide(up(batch, PANEL)) {}
 
-  bool make();
+  bool make(bool training);
   void pack(const float* row) { move_row(const_cast<float*>(row), weights, false); }
   void unpack(float* row) { move_row(row, weights, true); }
   void fill(Int place, const Samples& samples, Int which);
@@ -186,7 +186,7 @@ class Model {
   void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate);
 };
 
-bool Model::make() {
+bool Model::make(bool training) {
   Int channels = net.channels, stored = net.channels, height = net.height, width = net.width;
   Int pixels = 1, listed = 1, entries_most = 1;
   bool ok = true;
@@ -230,8 +230,9 @@ bool Model::make() {
     }
     for (Int j = 0; j < c.pool; j++) c.within[j] = (int32_t)(j / s.pool[1] * c.used[1] + j % s.pool[1]);
     pixels = most(pixels, c.at_once * c.pixels * c.columns);
-    listed = most(listed, c.at_once * c.pixels), entries_most = most(entries_most, c.at_once * c.pixels * s.outputs);
-    ok = input[l].make(most_samples * c.picture) && back[l].make(l ? most_samples * c.picture : 1);
+    if (training) listed = most(listed, c.at_once * c.pixels);
+    if (training) entries_most = most(entries_most, c.at_once * c.pixels * s.outputs);
+    ok = input[l].make(most_samples * c.picture) && back[l].make(l && training ? most_samples * c.picture : 1);
     if (!ok) return false;
   }
   Int inputs = height * width * stored, stride = inputs, largest = 1;
@@ -242,7 +243,7 @@ bool Model::make() {
     d.bias = parameters, parameters += d.columns;
     const Int at = net.convolutions + l;
     ok = ok && d.sample.make(most_samples) && d.across.make(d.shape.outputs) && d.down.make(inputs) &&
-         input[at].make(most_samples * stride) && back[at].make(at ? most_samples * stride : 1);
+         input[at].make(most_samples * stride) && back[at].make(at && training ? most_samples * stride : 1);
     if (!ok) return false;
     for (Int i = 0; i < most_samples; i++) d.sample[i] = (int32_t)(i * stride);
     for (Int o = 0; o < d.shape.outputs; o++) d.across[o] = (int32_t)(o / PANEL * inputs * PANEL + o % PANEL);
@@ -253,10 +254,11 @@ bool Model::make() {
   }
   const Int end = net.convolutions + net.denses;
   picture = net.convolutions ? conv[0].picture : net.channels * net.height * net.width;
-  ok = input[end].make(most_samples * stride) && back[end].make(most_samples * stride) && unpooled.make(pixels) &&
-       turned.make(largest * wide) && turned_back.make(largest * wide) && entries.make(entries_most) &&
+  const Int kept = training ? largest * wide : 1;
+  ok = input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
+       unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && entries.make(entries_most) &&
        entry_places.make(entries_most) && entry_counts.make(listed) && counting.make(largest) &&
-       weights.make(parameters) && gradient.make(parameters);
+       weights.make(parameters) && gradient.make(training ? parameters : 1);
   for (Int i = 0; ok && i < largest; i++) counting[i] = (int32_t)i;
   return ok;
 }
@@ -394,14 +396,14 @@ double Model::loss_of(Int sample, Int label, float* gradient) const {
   for (Int k = 1; k < count; k++) largest = z[k] > largest ? z[k] : largest;
   for (Int k = 0; k < count; k++) {
     const float e = std::exp(z[k] - largest);
-    sum += e, check += z[k] - largest;
+    sum += e, check += 0 * z[k];
     if (gradient) gradient[k] = e;
   }
   if (gradient) {
     for (Int k = 0; k < count; k++) gradient[k] /= sum;
     gradient[label] -= 1;
   }
-  return (double)std::log(sum) - (z[label] - largest) + 0 * check;
+  return (double)std::log(sum) - (z[label] - largest) + check;
 }
 
 // ---------------------------------------------------------------------------------------------------- backward
@@ -583,7 +585,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
   Model model(net, batch);
   Array<float> prepared;
   Array<Int> labels;
-  if (!model.make() || !prepared.make(samples.count * model.picture) || !labels.make(batch)) return no_memory;
+  if (!model.make(true) || !prepared.make(samples.count * model.picture) || !labels.make(batch)) return no_memory;
   model.pack(row);
   if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
   if (training.proximal != 0) {
@@ -602,7 +604,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
       const Int count = least(batch, samples.count - first);
       for (Int i = 0; i < count; i++) {
         model.put(i, prepared + order[first + i] * model.picture);
-        labels[i] = samples.labels[samples.rows[order[first + i]]];
+        labels[i] = samples.labels[order[first + i]];
       }
       sum += model.step(labels, count, training);
       if (!std::isfinite(sum)) return diverged;
@@ -619,14 +621,14 @@ int train(const Network& net, float* row, const Samples& samples, const Training
 int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
   const Int batch = least(64, most(samples.count, 1));
   Model model(net, batch);
-  if (!model.make()) return no_memory;
+  if (!model.make(false)) return no_memory;
   model.pack(row);
   for (Int first = 0; first < samples.count; first += batch) {
     const Int count = least(batch, samples.count - first);
     for (Int i = 0; i < count; i++) model.fill(i, samples, first + i);
     const float* logits = model.forward(count);
     for (Int i = 0; i < count; i++, logits += model.logits_stride()) {
-      const Int label = samples.labels[samples.rows[first + i]];
+      const Int label = samples.labels[first + i];
       Int guess = 0;
       for (Int k = 1; k < model.classes(); k++)
         if (!(logits[k] <= logits[guess]) && logits[guess] == logits[guess]) guess = k;
@@ -657,23 +659,25 @@ int apply(const float* matrix, Int count, const float* x, Int x_stride, float* o
 }
 
 // out = constant · x + share · (M + μS)⁻¹ M x on all columns of a (count, columns) signal.
-// The mean of a component passes unchanged; only the rest r goes through the system, with one device of every component
+// The mean of a component passes unchanged; only the rest goes through the system, with one device of every component
 // tied to zero, which keeps it well posed for any μ. With y its solution, mean = Σ sense · x and lack = Σ sense · y:
 //   out = constant · x + share · (y - pull · lack + lowest · mean)
-// Numbers are stored as S and computed as T, a block of columns at a time; rows are in the order of the factor.
-template <class T, class S>
+// Signals are S; the factor and numbers between the steps are kept as T, a block of columns at a time, rows in the order of the factor;
+// all arithmetic is in double, or sums over long rows of the factor would cost a digit.
+template <class S, class T>
 int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int columns) {
-  constexpr Int REGISTERS = 4, LANES = 4 * WIDTH / (Int)sizeof(T), BLOCK = REGISTERS * LANES;
-  typedef T Lanes __attribute__((vector_size(4 * WIDTH)));
-  const T *lower = (const T*)f.lower, *upper = (const T*)f.upper, *diagonal = (const T*)f.diagonal;
+  constexpr Int REGISTERS = 8, LANES = WIDTH / 2, BLOCK = REGISTERS * LANES, AHEAD = 12;
+  typedef double Lanes __attribute__((vector_size(8 * LANES)));
+  typedef T Kept __attribute__((vector_size(sizeof(T) * LANES)));
+  const T *lower = (const T*)f.lower, *upper = (const T*)f.upper;
   const Int blocks = most(1, least(8, 16'000'000 / (f.count * BLOCK * (Int)sizeof(T))));  // copied in one go
-  Array<T> work, means, lacks;
-  Array<double> sums;
-  if (!work.make(blocks * f.count * BLOCK) || !means.make(f.components * BLOCK) || !lacks.make(f.components * BLOCK) ||
-      !sums.make(f.components * BLOCK))
+  Array<T> work;
+  Array<double> means, lacks;
+  if (!work.make(blocks * f.count * BLOCK) || !means.make(f.components * BLOCK) || !lacks.make(f.components * BLOCK))
     return no_memory;
-  const auto settle = [&](T* to) {  // sums, rounded once; and zero again
-    for (Int i = 0; i < f.components * BLOCK; i++) to[i] = (T)sums[i], sums[i] = 0;
+  const auto fetch = [&](const T* y, const int32_t* place) {  // into the cache, before it is wanted
+    for (Int line = 0; line < BLOCK * (Int)sizeof(T); line += 64)
+      __builtin_prefetch((const char*)(y + (Int)*place * BLOCK) + line);
   };
   for (Int first = 0; first < columns; first += blocks * BLOCK) {
     const Int width = least(blocks * BLOCK, columns - first);
@@ -682,45 +686,49 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
         work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK] = (T)x[f.device[p] * x_stride + first + i];
     for (Int block = 0; block * BLOCK < width; block++) {
       T* y = work + block * f.count * BLOCK;
-      const auto add_up = [&](Int p) {
-        double* sum = sums + f.component[p] * BLOCK;
-        for (Int i = 0; i < BLOCK; i++) sum[i] += f.sense[p] * (double)y[p * BLOCK + i];
+      const auto row = [&](Int p, Int n) -> Kept& { return *(Kept*)(y + p * BLOCK + n * LANES); };
+      const auto wide = [&](Int p, Int n) { return __builtin_convertvector(row(p, n), Lanes); };
+      const auto part = [&](double* sums, Int p, Int n) -> Lanes& {
+        return *(Lanes*)(sums + f.component[p] * BLOCK + n * LANES);
       };
-      for (Int p = 0; p < f.count; p++) add_up(p);
-      settle(means);
-      for (Int p = 0; p < f.count; p++) {  // L y' = scale · (x - mean)
-        Lanes value[REGISTERS], *row = (Lanes*)(y + p * BLOCK);
-        const Lanes* mean = (const Lanes*)(means + f.component[p] * BLOCK);
-        for (Int n = 0; n < REGISTERS; n++) value[n] = (T)f.scale[p] * (row[n] - (T)f.lowest[p] * mean[n]);
-        for (Int k = f.lower_start[p]; k < f.lower_start[p + 1]; k++) {
-          const Lanes* other = (const Lanes*)(y + (Int)f.lower_place[k] * BLOCK);
-          for (Int n = 0; n < REGISTERS; n++) value[n] -= lower[k] * other[n];
+      std::memset(means, 0, f.components * BLOCK * sizeof(double));
+      std::memset(lacks, 0, f.components * BLOCK * sizeof(double));
+      for (Int p = 0; p < f.count; p++)
+        for (Int n = 0; n < REGISTERS; n++) part(means, p, n) += f.sense[p] * wide(p, n);
+      for (Int p = 0, k = 0; p < f.count; p++) {  // L y' = scale · (x - mean)
+        Lanes value[REGISTERS];
+        for (Int n = 0; n < REGISTERS; n++)
+          value[n] = f.scale[p] * (wide(p, n) - f.lowest[p] * part(means, p, n));
+        for (; k < f.lower_start[p + 1]; k++) {
+          if (k + AHEAD < f.lower_start[f.count]) fetch(y, f.lower_place + k + AHEAD);
+          for (Int n = 0; n < REGISTERS; n++) value[n] -= (double)lower[k] * wide(f.lower_place[k], n);
         }
-        for (Int n = 0; n < REGISTERS; n++) row[n] = value[n];
+        for (Int n = 0; n < REGISTERS; n++) row(p, n) = __builtin_convertvector(value[n], Kept);
       }
-      for (Int p = f.count - 1; p >= 0; p--) {  // U y = y'
-        Lanes value[REGISTERS], *row = (Lanes*)(y + p * BLOCK);
-        for (Int n = 0; n < REGISTERS; n++) value[n] = row[n];
-        for (Int k = f.upper_start[p]; k < f.upper_start[p + 1]; k++) {
-          const Lanes* other = (const Lanes*)(y + (Int)f.upper_place[k] * BLOCK);
-          for (Int n = 0; n < REGISTERS; n++) value[n] -= upper[k] * other[n];
+      for (Int p = f.count - 1, k = f.upper_start[f.count] - 1; p >= 0; p--) {  // U y = y'
+        Lanes value[REGISTERS];
+        for (Int n = 0; n < REGISTERS; n++) value[n] = wide(p, n);
+        for (; k >= f.upper_start[p]; k--) {
+          if (k >= AHEAD) fetch(y, f.upper_place + k - AHEAD);
+          for (Int n = 0; n < REGISTERS; n++) value[n] -= (double)upper[k] * wide(f.upper_place[k], n);
         }
-        for (Int n = 0; n < REGISTERS; n++) row[n] = diagonal[p] * value[n];
-        add_up(p);
+        for (Int n = 0; n < REGISTERS; n++) {
+          value[n] *= f.diagonal[p];
+          part(lacks, p, n) += f.sense[p] * value[n];
+          row(p, n) = __builtin_convertvector(value[n], Kept);
+        }
       }
-      settle(lacks);
-      for (Int p = 0; p < f.count; p++) {
-        const T pull = (T)f.pull[p], lowest = (T)f.lowest[p];
-        Lanes* row = (Lanes*)(y + p * BLOCK);
-        const Lanes* mean = (const Lanes*)(means + f.component[p] * BLOCK);
-        const Lanes* lack = (const Lanes*)(lacks + f.component[p] * BLOCK);
-        for (Int n = 0; n < REGISTERS; n++) row[n] = (T)f.share * (row[n] - pull * lack[n] + lowest * mean[n]);
-      }
+      for (Int p = 0; p < f.count; p++)
+        for (Int n = 0; n < REGISTERS; n++) {
+          const Lanes rest = wide(p, n) - f.pull[p] * part(lacks, p, n);
+          row(p, n) = __builtin_convertvector(f.share * (rest + f.lowest[p] * part(means, p, n)), Kept);
+        }
     }
     for (Int p = 0; p < f.count; p++)
       for (Int i = 0; i < width; i++) {
-        const T own = (T)x[f.device[p] * x_stride + first + i];
-        out[f.device[p] * out_stride + first + i] = (S)((T)f.constant * own + work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK]);
+        const double own = f.constant * (double)x[f.device[p] * x_stride + first + i];
+        const double rest = (double)work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK];
+        out[f.device[p] * out_stride + first + i] = (S)(own + rest);
       }
   }
   return fine;
@@ -728,6 +736,6 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
 
 }  // namespace
 
-const Kernels LEVEL = {train, test, apply, solve<float, float>, solve<double, float>, solve<double, double>};
+const Kernels LEVEL = {train, test, apply, solve<float, float>, solve<float, double>, solve<double, double>};
 
 }  // namespace fedfilt

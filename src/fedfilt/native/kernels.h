@@ -26,8 +26,8 @@ struct Network {
 struct Samples {
   const void* x;       // all samples, uint8 (0..255, used as 0..1) or float32
   Int bytes;           // of one number of x: 1 or 4
-  const Int* labels;   // of all samples
-  const Int* rows;     // which of them are meant
+  const Int* labels;   // of those that are meant
+  const Int* rows;     // which of all samples these are
   Int count;           // how many
 };
 
@@ -42,7 +42,8 @@ struct Training {
 struct Factor {
   Int count, components;
   const int32_t *lower_start, *lower_place, *upper_start, *upper_place;
-  const void *lower, *upper, *diagonal;  // of the solve's precision
+  const void *lower, *upper;  // of the precision in which numbers are kept
+  const double* diagonal;
   const int32_t *device, *component;            // of each row of the factor
   const double *scale, *sense, *pull, *lowest;  // of each row; see solve() in kernels.cpp
   double constant, share;
