@@ -1,5 +1,6 @@
 """Builds the native core. It is optional: without a C++ compiler the package installs all the same."""
 
+import hashlib
 import os
 import platform
 from pathlib import Path
@@ -8,6 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOME = Path("src/fedfilt/native")
+NAMES = ("core.cpp", "kernels.cpp", "kernels.h")
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -23,6 +25,11 @@ LEVELS = {
 }
 
 
+def sources():
+    """A fingerprint of the sources: the package refuses a library that was built from others."""
+    return hashlib.sha256(b"".join((HOME / name).read_bytes() for name in NAMES)).hexdigest()
+
+
 class BuildLevels(build_ext):
     """Compiles the kernels once per level of the CPU and links all of them into one library."""
 
@@ -30,7 +37,7 @@ class BuildLevels(build_ext):
         x86 = platform.machine() in ("x86_64", "AMD64")
         folder = Path(self.build_temp)
         common = {"include_dirs": [str(HOME)], "depends": extension.depends}
-        macros = [("FEDFILT_X86", "1")] if x86 else []
+        macros = [("FEDFILT_SOURCES", f'"{sources()}"'), *([("FEDFILT_X86", "1")] if x86 else [])]
         objects = self.compiler.compile(
             [str(HOME / "core.cpp")], str(folder), macros=macros, extra_postargs=FLAGS, **common
         )

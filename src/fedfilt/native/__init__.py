@@ -5,6 +5,7 @@ avx512 forces a level; without it the best one that the CPU has is taken.
 """
 
 import ctypes
+import hashlib
 import os
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -111,10 +112,23 @@ def _library() -> ctypes.CDLL | str:
         path = Path(__file__).with_name("core" + suffix)
         if path.exists():
             try:
-                return ctypes.CDLL(str(path))
-            except OSError as error:
+                library = ctypes.CDLL(str(path))
+                library.fedfilt_sources.restype = ctypes.c_char_p
+                built = library.fedfilt_sources().decode()
+            except (OSError, AttributeError) as error:
                 return f"cannot be loaded: {error}"
+            if _sources() not in ("", built):
+                return "built from other sources than these; install fedfilt again"
+            return library
     return "not built (no working C++ compiler when fedfilt was installed)"
+
+
+def _sources() -> str:
+    """Fingerprint of the sources beside this file, where they are there; see setup.py."""
+    files = [Path(__file__).with_name(name) for name in ("core.cpp", "kernels.cpp", "kernels.h")]
+    if not all(file.exists() for file in files):
+        return ""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def available() -> tuple[str, ...]:

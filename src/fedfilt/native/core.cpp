@@ -13,6 +13,9 @@ static const Kernels* kernels(int level) {
 
 extern "C" {
 
+// Fingerprint of the sources that this library was built from.
+const char* fedfilt_sources() { return FEDFILT_SOURCES; }
+
 // The highest level that this CPU can run: 0 baseline, 1 AVX2, 2 AVX-512.
 int fedfilt_level() {
 #ifdef FEDFILT_X86
