@@ -219,7 +219,11 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     changes = {"rounds": 100_000, "evaluation": {"every": 100_000}, "checkpoint": {"every": 1}}
     path, folder = config_file(tmp_path, **changes), tmp_path / "run"
     process = subprocess.Popen(
-        command("run", path, "--out", folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command("run", path, "--out", folder),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore Ctrl-C
     )
     deadline = time.monotonic() + 60
     while not (folder / "checkpoint" / "state.safetensors").exists() and time.monotonic() < deadline:
