@@ -58,6 +58,7 @@ def test_public_names_are_pinned():
         "mix",
         "mixing_matrix",
         "strength",
+        "vote",
     ]
     assert all(hasattr(fedfilt, name) for name in dir(fedfilt))
     assert sorted(fedfilt.__all__) == sorted(fedfilt._HOMES)

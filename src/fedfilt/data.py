@@ -87,6 +87,7 @@ class FederatedData:
     global_test: Array
     moments: Array | None = None  # (N,) the same number for samples of the same moment
     kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
+    validation: tuple[Array, ...] | None = None  # per device: samples it neither trains on nor is tested with
 
     @property
     def count(self) -> int:

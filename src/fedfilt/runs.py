@@ -29,6 +29,7 @@ from fedfilt.config import Config, load
 from fedfilt.data import FederatedData
 from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
+from fedfilt.homes import early_updates
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
 from fedfilt.native.network import Unknown, flops, recognise
@@ -63,6 +64,8 @@ class Run:
         held = np.array([len(rows) for rows in data.train])
         self.update_bytes: int = config.sparsifier.full_bytes(self.layout.size)
         self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, *DEVICES))
+        if config.graph.learned:
+            self.graph = config.graph.graph(config.seed, early_updates(self))
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:

@@ -35,10 +35,11 @@ class Wearers:
                 f"got {len(rooms)}"
             )
         numbers = sizes.draw(len(devices), rng)
-        train, local = [], []
+        train, local, spare = [], [], []
         for device, number in zip(devices, numbers, strict=True):
             own = samples.devices == device
             train.append(_draw(samples, own & ~samples.test, int(number), rng))
+            spare.append(np.setdiff1d(np.flatnonzero(own & ~samples.test), train[-1]))
             whole = sizes.local_test == WHOLE
             local.append(_draw(samples, own & samples.test, None if whole else int(sizes.local_test), rng))
         if self.unseen:
@@ -48,7 +49,7 @@ class Wearers:
             test = draw_global_test(samples, sizes, rng)
         kinds = None if samples.kinds is None else tuple(samples.kinds[device] for device in devices)
         named = samples.name, samples.x, samples.y, samples.classes
-        return FederatedData(*named, tuple(train), tuple(local), test, samples.moments, kinds)
+        return FederatedData(*named, tuple(train), tuple(local), test, samples.moments, kinds, tuple(spare))
 
 
 def _draw(samples: Samples, pool: Array, number: int | None, rng: np.random.Generator) -> Array:
