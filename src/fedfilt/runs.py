@@ -27,6 +27,7 @@ from fedfilt import __version__, checkpoint, native, parts
 from fedfilt.building import heterogeneity
 from fedfilt.config import Config, load
 from fedfilt.data import FederatedData
+from fedfilt.events import Timeline
 from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
 from fedfilt.homes import early_updates
@@ -66,6 +67,7 @@ class Run:
         self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, *DEVICES))
         if config.graph.learned:
             self.graph = config.graph.graph(config.seed, early_updates(self))
+        self.events = Timeline(config.events, self.graph, config.rounds) if config.events else None
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
@@ -82,6 +84,7 @@ class Run:
                 self.update_bytes,
                 config.evaluation,
                 config.seed,
+                self.events,
             )
 
     def engine(self) -> Any:
@@ -119,6 +122,8 @@ class Run:
             "samples": int(record.samples.sum()),
             "time": self._time(record),
         }
+        if self.events is not None:
+            line |= {"events": list(record.events), "away": list(record.away)}
         for name in ("mixed", "trained"):
             tests = getattr(record, name)
             if tests is not None:
