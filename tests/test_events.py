@@ -124,10 +124,8 @@ def test_where_a_device_starts(rule, start):
     state = before._replace(residuals=np.ones_like(before.models))
     timeline = Timeline([Event(round=3, join=3, start=start)], PATH, 6)
     hardware = Paper().draw(np.full(4, 10), 8, np.random.default_rng(0))
-    from fedfilt.events import _arrived
-
     experiment = Experiment(PATH, rule, Everything(1), Steps(), hardware, 6, 8, events=timeline)
-    found = _arrived(state, timeline.at(2), experiment)
+    found = timeline.begin(state, experiment)
     np.testing.assert_array_equal(found.models[:3], before.models[:3])  # nobody else is touched
     assert (found.residuals[3] == 0).all()
     assert (found.residuals[:3] == 1).all()

@@ -21,6 +21,7 @@ from fedfilt import parts
 from fedfilt.checks import Response, check_choice, check_count
 from fedfilt.data import Sizes
 from fedfilt.events import Event
+from fedfilt.kinds import Kinds
 from fedfilt.rounds import Evaluation
 from fedfilt.simulated import Lateness
 from fedfilt.topology import Topology
@@ -90,6 +91,7 @@ class Config:
     evaluation: Evaluation = Evaluation()
     engine: Place = Place()
     checkpoint: Checkpoint = Checkpoint()
+    kinds: Kinds = Kinds()
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:

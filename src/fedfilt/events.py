@@ -16,6 +16,7 @@ from fedfilt.aggregators.gfedfilt import GFedFilt
 from fedfilt.checks import Array, check_choice, check_count, check_number
 from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
+from fedfilt.kinds import ByKind
 from fedfilt.rounds import Experiment, Plan, Record, Schedule, State, Tests, Updates, play_round
 
 START = ("neighbours", "mean", "own")
@@ -104,12 +105,16 @@ class Timeline:
         """How things are after so many rounds."""
         return self._moments[bisect_right(self._starts, played) - 1]
 
+    def begin(self, state: State, experiment: Experiment) -> State:
+        """The state in which a round begins: with the first models of those who join before it."""
+        now = self.at(state.round)
+        return _arrived(state, now, experiment) if now.round == state.round else state
+
     def play_round(self, state: State, experiment: Experiment) -> tuple[State, Record]:
         """One round among those who are there."""
         now = self.at(state.round)
         happened = now.words if now.round == state.round else ()
-        if now.round == state.round:
-            state = _arrived(state, now, experiment)
+        state = self.begin(state, experiment)
         today = replace(
             experiment,
             graph=now.graph,
@@ -159,9 +164,7 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
     held = experiment.hardware.samples.astype(float).copy()
     held[list(now.joined)] = 0  # they bring nothing
     nothing = Updates(np.zeros_like(models[there]), held[there])
-    rule: Any = experiment.aggregator
-    if isinstance(rule, GFedFilt):
-        rule = replace(rule, signal="models")  # with filtered updates, those of nobody say nothing
+    rule = _of_models(experiment.aggregator)
     for start, first in (("neighbours", rule), ("mean", FedAvg())):
         chosen = [device for device, kind in now.joined.items() if kind == start]
         if chosen:
@@ -172,6 +175,13 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
     if residuals is not None:
         residuals[list(now.joined)] = 0
     return state._replace(models=models, residuals=residuals)
+
+
+def _of_models(rule: Any) -> Any:
+    """The rule on models: where it filters updates, those of nobody would say nothing."""
+    if isinstance(rule, ByKind):
+        return replace(rule, rule=_of_models(rule.rule))
+    return replace(rule, signal="models") if isinstance(rule, GFedFilt) else rule
 
 
 def _of_present(tests: Tests | None, now: Moment) -> Tests | None:
@@ -283,7 +293,7 @@ def _moment(
     words: tuple[str, ...],
 ) -> Moment:
     there = links * present[:, None] * present[None, :]
-    now = Graph(there, rooms=rooms, positions=graph.positions, laplacian_kind=graph.laplacian_kind)
+    now = replace(graph, adjacency=there, rooms=rooms)
     among = now if present.all() else now.subgraph(present.copy())
     online = present & (back <= played + 1)
     return Moment(played, now, among, present.copy(), online, dict(joined), words)

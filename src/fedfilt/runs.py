@@ -31,6 +31,7 @@ from fedfilt.events import Timeline
 from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
 from fedfilt.homes import early_updates
+from fedfilt.kinds import ByKind
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
 from fedfilt.native.network import Unknown, flops, recognise
@@ -67,6 +68,10 @@ class Run:
         self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, *DEVICES))
         if config.graph.learned:
             self.graph = config.graph.graph(config.seed, early_updates(self))
+        self.aggregator = config.aggregator
+        if data.kinds is not None:
+            self.graph = replace(self.graph, kinds=data.kinds)
+            self.aggregator = ByKind(config.aggregator, config.kinds.private(self.layout))
         self.events = Timeline(config.events, self.graph, config.rounds) if config.events else None
 
     @contextmanager
@@ -76,7 +81,7 @@ class Run:
         with nullcontext(engine) if engine is not None else self.engine() as running:
             yield Experiment(
                 self.graph,
-                config.aggregator,
+                self.aggregator,
                 config.scheduler,
                 Simulated(running, self.hardware, config.seed, config.late),
                 self.hardware,
