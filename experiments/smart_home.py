@@ -36,7 +36,7 @@ def variants(name):
     graphs = [graph for graph in GRAPHS if name != "hapt" or graph not in ("person", "both")]
     for mu in STRENGTHS:
         for graph in graphs:
-            if graph not in ("person", "both") or name == "watch" or mu == STRENGTH:
+            if name == "watch" or graph == "similar" or mu == STRENGTH:  # the others are dearer: less of the grid
                 found[f"{graph}, mu={mu:g}"] = [*GRAPHS[graph], f"aggregator.filter.mu={mu}"]
     return found
 
