@@ -1,14 +1,22 @@
 """The tutorial examples/smart_home.py runs, in a short form, from an archive of the public layout to the vote."""
 
+import os
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn import functional
 
+from fedfilt import Graph
+from fedfilt.config import load
 from fedfilt.data import Sizes
 from fedfilt.datasets import Dsads
+from fedfilt.events import Timeline
 from fedfilt.models import Motifs
 from fedfilt.partitions import Wearers
 from fedfilt.store import Store
@@ -55,8 +63,6 @@ def test_the_tutorial_runs_in_a_short_form(tmp_path):
 
 
 def test_the_tutorial_without_data_says_how_to_get_it(tmp_path):
-    import os
-
     environment = {**os.environ, "FEDFILT_CACHE": str(tmp_path)}
     environment.pop("FEDFILT_DATA", None)
     script = str(ROOT / "examples" / "smart_home.py")
@@ -75,9 +81,6 @@ def test_the_tutorial_without_data_says_how_to_get_it(tmp_path):
 
 
 def test_the_cnn_is_no_worse_than_a_logistic_regression_on_statistics(tmp_path):
-    import torch
-    from sklearn.linear_model import LogisticRegression
-    from torch.nn import functional
 
     samples = Dsads(archive=str(an_archive(tmp_path / "data.zip", people=2, segments=6))).load(Store())
     data = Wearers()(samples, np.zeros(10, int), Sizes(57, "whole", "whole"), np.random.default_rng(0))
@@ -95,3 +98,37 @@ def test_the_cnn_is_no_worse_than_a_logistic_regression_on_statistics(tmp_path):
             optimiser.step()
     guess = module(torch.from_numpy(data.x[test])).argmax(dim=1).numpy()
     assert (guess == data.y[test]).mean() >= simple
+
+
+def fences(kind):
+    page = (ROOT / "docs" / "smart_home.md").read_text()
+    return re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_page_shows_what_runs(tmp_path):
+    (code,) = fences("python")
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[0]\n", done.stderr
+    graph, events = fences("toml")
+    (tmp_path / "x.toml").write_text(graph)
+    assert load(tmp_path / "x.toml").graph.graph(0).count == 16
+    (tmp_path / "x.toml").write_text(events)
+    config = load(tmp_path / "x.toml")
+    timeline = Timeline(config.events, Graph.paper(), config.rounds)
+    assert [int(timeline.at(played).online.sum()) for played in (0, 19, 39, 44, 49)] == [18, 20, 19, 20, 19]
+
+
+def test_the_experiment_files_fit_together():
+    sys.path.insert(0, str(ROOT / "experiments"))
+    try:
+        import smart_home
+    finally:
+        sys.path.pop(0)
+    for name in ("watch", "hapt", "dsads"):
+        hashes = set()
+        for overrides in smart_home.variants(name).values():
+            config = smart_home.config_of(name, 1, overrides)
+            assert config.data.__class__.__name__.lower() == name
+            assert config.graph.graph(1).count == config.graph.devices
+            hashes.add(config.hash())
+        assert len(hashes) == len(smart_home.variants(name))
