@@ -309,3 +309,12 @@ def test_the_graph_is_factored_anew_only_when_it_changes():
 def test_updates_of_nobody_leave_everyone_as_is():
     found = played([Event(round=1, offline=(0, 1, 2, 3))], last=2)
     assert (found[1][0].models == 0).all()
+
+
+def test_a_big_graph_stays_sparse():
+    count = 20_000
+    graph = Graph.from_edges(count, [(i, i + 1) for i in range(count - 1)])
+    timeline = Timeline([Event(round=2, join=5), Event(round=3, move=7, links=((7, 100),))], graph, 4)
+    before, joined, moved = (timeline.at(played).among for played in (0, 1, 2))
+    assert (before.count, joined.count, moved.count) == (count - 1, count, count)
+    assert (len(before.edges), len(joined.edges), len(moved.edges)) == (count - 3, count - 1, count - 2)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedfilt.aggregators.fedavg import FedAvg
 from fedfilt.aggregators.gfedfilt import GFedFilt
@@ -203,7 +204,7 @@ def _replay(events: Sequence[Event], graph: Graph, rounds: int) -> list[Moment]:
     present = np.array([first.get(device) != "join" for device in range(graph.count)])
     if not present.any():
         raise ValueError("events leave nobody to start with: all devices join later")
-    links = graph.adjacency.toarray()
+    links = graph.adjacency.tolil()
     rooms = None if graph.rooms is None else graph.rooms.tolist()
     back = np.zeros(graph.count, np.int64)  # first round in which an offline device can be reached again
     moments = [_moment(0, graph, links, rooms, present, back, {}, ())]
@@ -242,7 +243,7 @@ def _check(events: Sequence[Event], graph: Graph, rounds: int) -> None:
 
 
 def _apply(
-    event: Event, links: Array, rooms: list[Any] | None, present: Array, back: Array, joined: dict[int, str], last: int
+    event: Event, links: Any, rooms: list[Any] | None, present: Array, back: Array, joined: dict[int, str], last: int
 ) -> list[str]:
     """Let an event happen to the links, rooms and masks, in place; what is said about it."""
     words = []
@@ -266,7 +267,8 @@ def _apply(
         words.append(f"device {device} is offline" + (f" until round {event.until}" if event.until else ""))
     changed = [*event.join, *event.move]  # type: ignore[misc]
     if event.links is not None:
-        links[changed], links[:, changed] = 0, 0
+        links[changed, :] = 0
+        links[:, changed] = 0
         for a, b, *weight in event.links:
             links[int(a), int(b)] = links[int(b), int(a)] = weight[0] if weight else 1.0
     for device in changed:
@@ -275,7 +277,7 @@ def _apply(
                 raise ValueError(f"events.room {when} needs a graph with rooms")
             rooms[device] = type(rooms[0])(event.room)
     for device in event.move:  # type: ignore[union-attr]
-        others = np.flatnonzero(links[device] * present).tolist()
+        others = np.flatnonzero(links[[device]].toarray()[0] * present).tolist()
         words.append(
             f"device {device} moves to {others}" + (f" in room {event.room}" if event.room is not None else "")
         )
@@ -285,14 +287,16 @@ def _apply(
 def _moment(
     played: int,
     graph: Graph,
-    links: Array,
+    links: Any,
     rooms: list[Any] | None,
     present: Array,
     back: Array,
     joined: dict[int, str],
     words: tuple[str, ...],
 ) -> Moment:
-    there = links * present[:, None] * present[None, :]
+    mask = sp.diags_array(present.astype(float))
+    there = (mask @ links.tocsr() @ mask).tocsr()
+    there.eliminate_zeros()
     now = replace(graph, adjacency=there, rooms=rooms)
     among = now if present.all() else now.subgraph(present.copy())
     online = present & (back <= played + 1)
