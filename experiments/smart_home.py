@@ -138,14 +138,6 @@ def dealt(name, seed, samples, overrides=()):
     return config.partition(samples, rooms, config.samples, generator(seed, *PARTITION))
 
 
-def whole(name, samples):
-    """Purely personal CNN against logistic regression with all windows a device has (seed 0)."""
-    many = ["samples.train=100000", "rounds=15", "evaluation.every=15", "aggregator=local"]
-    data = dealt(name, 0, samples, many)
-    _, tests = last(Run(config_of(name, 0, many), data=data))
-    return {"local": tests["local"]["mean"], "logistic": logistic(data)["mean"]}
-
-
 def work(out, seeds):
     """Do what is missing, cheapest first."""
     store = Store()
@@ -179,11 +171,6 @@ def work(out, seeds):
         if not path.exists():
             write_atomically(path, json.dumps(unlike(seed, dealt("dsads", seed, samples))).encode())
             print(path, flush=True)
-    for name in ("watch", "dsads", "hapt"):
-        path = out / name / "whole-seed-0.json"
-        if not path.exists():
-            write_atomically(path, json.dumps(whole(name, config_of(name, 0).data.load(store))).encode())
-            print(path, flush=True)
 
 
 def shown(values):
@@ -215,9 +202,6 @@ def tables(out):
         if found:
             own, worst = (shown([f[key] for f in found]) for key in ("mean", "worst"))
             print(f"| logistic regression on statistics, per device | {own} | {worst} | - | {len(found)} |")
-    for name in ("watch", "hapt", "dsads"):
-        for found in read(name, "whole"):
-            print(f"\n{name}, all windows: CNN {found['local']:.1%}, logistic regression {found['logistic']:.1%}")
     print("\n**vote**\n\n| models | how | single | 0 missing | 1 | 2 | 3 | 4 |\n|---|---|---|---|---|---|---|---|")
     for variant in ("local", "fedavg", f"similar, mu={STRENGTH:g}"):
         found = [f["vote"] for f in read("dsads", variant)]
