@@ -1,9 +1,11 @@
 """The results of docs/smart_home.md: `python experiments/smart_home.py --out runs/smart_home`.
 
-Every part leaves one small JSON file per seed; a second start does only what is missing. `--tables` prints them.
+Every part leaves one small JSON file per seed; a second start does only what is missing. `--tables` prints them,
+those of the page with `--out results/smart_home`. `--validate 3` prints what the settings were chosen by.
 """
 
 import argparse
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,12 @@ import numpy as np
 
 from fedfilt.checkpoint import write_atomically
 from fedfilt.config import load
+from fedfilt.datasets.dsads import CHANNELS, UNITS
 from fedfilt.events import Event, Timeline
 from fedfilt.rounds import play
 from fedfilt.runs import Run, summary
 from fedfilt.store import Store
+from fedfilt.train import Trainer
 from fedfilt.voting import HOW, Rooms
 
 HERE = Path(__file__).parent
@@ -84,6 +88,14 @@ def votes(run, state):
     return {"single": float(rooms.single().mean()), **cast}
 
 
+STARTS = {
+    ("gfedfilt", "neighbours"): "G-Fedfilt, interpolated from its neighbours",
+    ("gfedfilt", "own"): "G-Fedfilt, the first (random) model",
+    ("gfedfilt", "mean"): "G-Fedfilt, mean of all models",
+    ("fedavg", "mean"): "FedAvg's model",
+}
+
+
 def joins(name, seed, data):
     """The devices of two people join late: their accuracy before and after their first round, by how they start."""
     devices = tuple(np.flatnonzero(data_rooms(name, seed) < 2).tolist())
@@ -102,7 +114,7 @@ def joins(name, seed, data):
                 _, record = next(play(state, today))
                 after = summary(record.mixed, data)["local"]["devices"]
                 scores = [float(np.mean([table[d] for d in devices])) for table in (before, after)]
-                found[f"{rule}, {start}"] = scores
+                found[STARTS[rule, start]] = scores
     return found
 
 
@@ -110,22 +122,47 @@ def data_rooms(name, seed):
     return config_of(name, seed).graph.graph(seed).rooms
 
 
-def unlike(seed, data):
-    """Local accuracy per kind of device: purely personal, each kind alone, and with a trunk shared over the graph."""
-    shape = ["model.latent=16", "graph.inside=true", "graph.between=same_place"]
-    found = {}
-    for name, more in {
-        "local": ["aggregator=local"],
-        "alone": ["kinds.mix=alone"],
-        "trunk": ["kinds.mix=trunk"],
-        "all": ["kinds.mix=all"],
-    }.items():
-        _, tests = last(Run(config_of("dsads", seed, [*shape, "data.sensors=unlike", *more]), data=data))
-        own = np.array(tests["local"]["devices"])
-        kinds = np.array(data.kinds)
-        found[name] = {kind: float(own[kinds == kind].mean()) for kind in ("watch", "phone", "unit")}
-        found[name]["all"] = float(own.mean())
-    return found
+# Few labelled windows (one per label), an encoder, and long enough for a shared trunk. With "mixed" sensors links join
+# the same place of different people, whatever they wear there; with "unlike" ones only the links inside a home join
+# kinds of devices
+UNLIKE = [
+    "samples.train=19",
+    "model.latent=16",
+    "model.filters=128",
+    "training.learning_rate=0.02",
+    "rounds=150",
+    "evaluation.every=150",
+    "graph.between=same_place",
+]
+LINKED = {"mixed": "graph.inside=false", "unlike": "graph.inside=true"}
+MIXES = {
+    "purely personal": ["aggregator=local"],
+    "each kind alone": ["aggregator.filter.mu=0.1", "kinds.mix=alone"],
+    "trunk over the graph": ["aggregator.filter.mu=0.1", "kinds.mix=trunk"],
+    "everything over the graph": ["aggregator.filter.mu=0.1", "kinds.mix=all"],
+}
+
+
+def unlike(seed, sensors, mix, data, whole):
+    """Accuracy per kind of device: on its own test, and on what unseen people did, seen by the same kind and place."""
+    overrides = [*UNLIKE, LINKED[sensors], f"data.sensors={sensors}", *MIXES[mix]]
+    run = Run(config_of("dsads", seed, overrides), data=data)
+    state, tests = last(run)
+    trainer = Trainer(run.module, run.config.training, data.x.shape[1:])
+    strangers = []
+    for row, own, kind in zip(state.models, data.train, data.kinds, strict=True):
+        place = whole.devices[own[0]] % len(UNITS)
+        rows = data.global_test[whole.devices[data.global_test] % len(UNITS) == place]
+        x = whole.x[rows]
+        x[:, CHANNELS[kind] :] = 0
+        counts, _ = trainer.test(row, x, whole.y[rows], np.arange(len(rows)), data.classes)
+        strangers.append(float(np.trace(counts) / counts.sum()))
+    kinds = np.array(data.kinds)
+    found = {"own": np.array(tests["local"]["devices"]), "unseen": np.array(strangers)}
+    return {
+        test: {kind: float(scores[kinds == kind].mean()) for kind in CHANNELS} | {"all": float(scores.mean())}
+        for test, scores in found.items()
+    }
 
 
 def dealt(name, seed, samples, overrides=()):
@@ -165,12 +202,50 @@ def work(out, seeds):
                 keep(variant, one)
             if name == "watch":
                 keep("join", lambda name=name, seed=seed, data=data: joins(name, seed, data))
-    samples = config_of("dsads", 0, ["data.sensors=unlike"]).data.load(store)
-    for seed in seeds:
-        path = out / "dsads" / f"unlike-seed-{seed}.json"
-        if not path.exists():
-            write_atomically(path, json.dumps(unlike(seed, dealt("dsads", seed, samples))).encode())
-            print(path, flush=True)
+    for sensors in LINKED:  # `samples` are those with all sensors
+        less = config_of("dsads", 0, [f"data.sensors={sensors}"]).data.load(store)
+        for seed in seeds:
+            data = dealt("dsads", seed, less, UNLIKE)
+            for mix in MIXES:
+                path = out / "dsads" / f"{sensors}, {mix}-seed-{seed}.json"
+                if not path.exists():
+                    write_atomically(path, json.dumps(unlike(seed, sensors, mix, data, samples)).encode())
+                    print(path, flush=True)
+
+
+def earlier(samples):
+    """The samples without their tests: of every device and label the later half is the test now."""
+    samples = only(samples, ~samples.test)
+    test = np.zeros(len(samples.y), bool)
+    for part in np.unique(group := samples.devices * samples.classes + samples.y):
+        rows = np.flatnonzero(group == part)
+        test[rows[len(rows) - len(rows) // 2 :]] = True
+    return replace(samples, test=test)
+
+
+def only(samples, rows):
+    names = ("x", "y", "test", "writers", "devices", "moments")
+    return replace(samples, **{name: getattr(samples, name)[rows] for name in names})
+
+
+def validate(seed):
+    """What the settings were chosen by, on a seed that is not reported and without any test."""
+    store = Store()
+    data = dealt("dsads", seed, earlier(config_of("dsads", seed).data.load(store)))
+    print(f"\n**dsads, later half of the training windows, seed {seed}**\n\nlogistic {shown([logistic(data)['mean']])}")
+    for filters, rate, rounds in itertools.product((128, 256), (0.02, 0.05), (10, 20, 30)):
+        chosen = [f"model.filters={filters}", f"training.learning_rate={rate}", f"rounds={rounds}"]
+        overrides = [*chosen, f"evaluation.every={rounds}", "aggregator=local"]
+        _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
+        print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
+    data = dealt("dsads", seed, config_of("dsads", seed, ["data.sensors=mixed"]).data.load(store), UNLIKE)
+    data = replace(data, local_test=data.validation)
+    print(f"\n**mixed sensors, windows that nobody trains on or is tested with, seed {seed}**\n")
+    for mu, mix in itertools.product(STRENGTHS, ("alone", "trunk")):
+        chosen = [f"aggregator.filter.mu={mu:g}", f"kinds.mix={mix}"]
+        overrides = [*UNLIKE, LINKED["mixed"], "data.sensors=mixed", *chosen]
+        _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
+        print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
 
 
 def shown(values):
@@ -212,11 +287,14 @@ def tables(out):
     found = read("watch", "join")
     for start in found[0] if found else ():
         print(f"| {start} | {shown([f[start][0] for f in found])} | {shown([f[start][1] for f in found])} |")
-    print("\n**unlike sensors**\n\n| | watch | phone | unit | all |\n|---|---|---|---|---|")
-    found = read("dsads", "unlike")
-    for mix in found[0] if found else ():
-        columns = [shown([f[mix][kind] for f in found]) for kind in ("watch", "phone", "unit", "all")]
-        print(f"| {mix} | {' | '.join(columns)} |")
+    for sensors in LINKED:
+        for test in ("own", "unseen"):
+            print(f"\n**{sensors} sensors, {test}**\n\n| | watch | phone | unit | all |\n|---|---|---|---|---|")
+            for mix in MIXES:
+                found = [f[test] for f in read("dsads", f"{sensors}, {mix}")]
+                if found:
+                    columns = [shown([f[kind] for f in found]) for kind in (*CHANNELS, "all")]
+                    print(f"| {mix} | {' | '.join(columns)} |")
 
 
 if __name__ == "__main__":
@@ -224,7 +302,10 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("runs/smart_home"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--validate", type=int, metavar="SEED", help="only print what the settings were chosen by")
     arguments = parser.parse_args()
+    if arguments.validate is not None:
+        parser.exit(validate(arguments.validate))
     if not arguments.tables:
         work(arguments.out, range(arguments.seeds))
     tables(arguments.out)

@@ -177,6 +177,16 @@ def test_dsads_with_unlike_sensors_zeroes_what_a_kind_does_not_measure():
         assert (own[:, :channels].std(axis=(0, 2)) > 0.1).all()
 
 
+def test_dsads_with_mixed_sensors_has_every_kind_in_every_home_and_place():
+    samples = get("dsads", sensors="mixed")
+    kinds = np.array(samples.kinds).reshape(8, 5)
+    for group in (*kinds, *kinds.T):
+        assert set(group) == {"watch", "phone", "unit"}
+    for device, kind in enumerate(samples.kinds):
+        used = (samples.x[samples.devices == device] != 0).any(axis=(0, 2))
+        assert used.sum() == {"watch": 3, "phone": 6, "unit": 9}[kind]
+
+
 def small_dsads(path, shape=(125, 45), name="data/a01/p1/s01.txt", text=None):
     with zipfile.ZipFile(path, "w") as archive:
         for segment in ("s01", "s02", "s03"):

@@ -12,9 +12,8 @@ from fedfilt.recordings import Recording, windows
 from fedfilt.store import DataFile, DataMissing, Store
 
 UNITS = ("torso", "right arm", "left arm", "right leg", "left leg")
-# With unlike sensors: watches on the arms, a phone at the torso, units with everything on the legs
-CHANNELS = {"phone": 6, "watch": 3, "unit": 9}
-KINDS = ("phone", "watch", "watch", "unit", "unit")
+# Watches have an accelerometer, phones a gyroscope too, units everything
+CHANNELS = {"watch": 3, "phone": 6, "unit": 9}
 SEGMENT = (125, 45)  # 5 seconds at 25 Hz; 5 units x 9 channels
 
 
@@ -24,7 +23,8 @@ class Dsads:
 
     The file is a part of the public archive (UCI data set 256): the first 15 of 60 segments of 5 s. `archive` names the
     public zip, which must be fetched by hand, or another of its layout, to be read instead. `sensors` "unlike" leaves
-    the arms their accelerometer (watches), the torso accelerometer and gyroscope (a phone), the legs all nine channels.
+    the arms their accelerometer (watches), the torso accelerometer and gyroscope (a phone), the legs all nine channels;
+    with "mixed" every home has all three kinds too, but who wears which where differs from person to person.
 
     >>> Dsads(sensors="unlike").files[0].name
     'dsads-s01-s15.zip'
@@ -43,7 +43,7 @@ class Dsads:
     )
 
     def __post_init__(self) -> None:
-        check_choice("data.sensors", self.sensors, ("same", "unlike"))
+        check_choice("data.sensors", self.sensors, ("same", "unlike", "mixed"))
 
     def load(self, store: Store) -> Samples:
         """Read the segments, each a recording; the units of a person saw the same moments."""
@@ -67,12 +67,23 @@ class Dsads:
             for unit in range(len(UNITS)):
                 number = people.index(person)
                 signal = table[:, 9 * unit : 9 * unit + 9].copy()
-                if self.sensors == "unlike":
-                    signal[:, CHANNELS[KINDS[unit]] :] = 0
+                signal[:, CHANNELS[kind_of(self.sensors, number, unit)] :] = 0
                 device = len(UNITS) * number + unit
                 recordings.append(Recording(device, number, activity - 1, signal, 25.0, moment))
-        kinds = KINDS * len(people) if self.sensors == "unlike" else None
+        worn = [(number, unit) for number in range(len(people)) for unit in range(len(UNITS))]
+        kinds = None if self.sensors == "same" else tuple(kind_of(self.sensors, *place) for place in worn)
         return windows("dsads", recordings, SEGMENT[0], SEGMENT[0], self.test_share, 19, kinds)
+
+
+def kind_of(sensors: str, person: int, unit: int) -> str:
+    """What kind of device a person wears at one of the five places.
+
+    >>> [kind_of("mixed", 0, unit) for unit in range(5)]
+    ['watch', 'phone', 'unit', 'watch', 'phone']
+    """
+    if sensors == "mixed":
+        return tuple(CHANNELS)[(person + unit) % len(CHANNELS)]
+    return ("phone", "watch", "watch", "unit", "unit")[unit] if sensors == "unlike" else "unit"
 
 
 def _place(name: str) -> tuple[int, int, int] | None:
