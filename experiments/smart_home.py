@@ -80,6 +80,17 @@ def logistic(data):
     return {"mean": float(np.mean(scores)), "worst": float(min(scores)), "devices": scores}
 
 
+# All of a device's training windows, in as many steps as some 50 rounds with two per label
+ALL = ["samples.train=1000", "rounds=10", "evaluation.every=10", "aggregator=local"]
+
+
+def all_windows(seed, samples):
+    """Local accuracy of the CNN and of the logistic regression with all training windows."""
+    data = dealt("dsads", seed, samples, ALL)
+    _, tests = last(Run(config_of("dsads", seed, ALL), data=data))
+    return {"cnn": tests["local"]["mean"], "logistic": logistic(data)["mean"]}
+
+
 def votes(run, state):
     """Accuracy of a device alone and of the room's vote, by how it votes and how many are missing."""
     rooms = Rooms(state.models, run.module, run.data, run.graph.rooms)
@@ -200,6 +211,8 @@ def work(out, seeds):
                     return brief(tests) | ({"vote": votes(run, state)} if voting else {})
 
                 keep(variant, one)
+            if name == "dsads":
+                keep("all windows", lambda seed=seed, samples=samples: all_windows(seed, samples))
             if name == "watch":
                 keep("join", lambda name=name, seed=seed, data=data: joins(name, seed, data))
     for sensors in LINKED:  # `samples` are those with all sensors
@@ -277,6 +290,10 @@ def tables(out):
         if found:
             own, worst = (shown([f[key] for f in found]) for key in ("mean", "worst"))
             print(f"| logistic regression on statistics, per device | {own} | {worst} | - | {len(found)} |")
+    print("\n**all windows**\n\n| all training windows | own test |\n|---|---|")
+    found = read("dsads", "all windows")
+    for model, title in {"cnn": "1-D CNN", "logistic": "logistic regression on statistics"}.items() if found else ():
+        print(f"| {title} | {shown([f[model] for f in found])} |")
     print("\n**vote**\n\n| models | how | single | 0 missing | 1 | 2 | 3 | 4 |\n|---|---|---|---|---|---|---|---|")
     for variant in ("local", "fedavg", f"similar, mu={STRENGTH:g}"):
         found = [f["vote"] for f in read("dsads", variant)]
