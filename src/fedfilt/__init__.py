@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedfilt.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds import Updates
+    from fedfilt.voting import vote
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ _HOMES = {
     "mix": "mixing",
     "mixing_matrix": "mixing",
     "strength": "mixing",
+    "vote": "voting",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "mix",
     "mixing_matrix",
     "strength",
+    "vote",
 ]
 
 

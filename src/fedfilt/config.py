@@ -20,6 +20,8 @@ import tomli_w
 from fedfilt import parts
 from fedfilt.checks import Response, check_choice, check_count
 from fedfilt.data import Sizes
+from fedfilt.events import Event
+from fedfilt.kinds import Kinds
 from fedfilt.rounds import Evaluation
 from fedfilt.simulated import Lateness
 from fedfilt.topology import Topology
@@ -89,6 +91,8 @@ class Config:
     evaluation: Evaluation = Evaluation()
     engine: Place = Place()
     checkpoint: Checkpoint = Checkpoint()
+    kinds: Kinds = Kinds()
+    events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, low=0)
@@ -195,6 +199,10 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
             check_choice(f"key in {path}", option, set(_options(kind)) - {"shape", "classes"})
             options[option] = _value(option, _options(kind)[option], given, f"{path}.{option}")
         return Model(str(name), options)
+    if hint == tuple[Event, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path} must be a list of tables [[{path}]], got {value!r}")
+        return tuple(_made(Event, entry, f"{path}[{i}]") for i, entry in enumerate(value))
     if dataclasses.is_dataclass(hint):
         if isinstance(value, str) and "name" in _options(typing.cast(type, hint)):
             value = {"name": value}
@@ -224,6 +232,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, option) for option in typing.get_args(hint))
     if origin is tuple:
         inner = typing.get_args(hint)
+        if inner[-1] is Ellipsis:
+            return isinstance(value, list | tuple) and all(_fits(v, inner[0]) for v in value)
         return isinstance(value, list | tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -236,7 +246,7 @@ def _words(hint: Any) -> str:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return " or ".join(_words(option) for option in typing.get_args(hint) if option is not type(None))
     if typing.get_origin(hint) is tuple:
-        return "a list of " + ", ".join(_words(option) for option in typing.get_args(hint))
+        return "a list of " + ", ".join(_words(option) for option in typing.get_args(hint) if option is not ...)
     known = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     return known.get(hint, str(hint))
 
@@ -253,7 +263,7 @@ def _table_of(value: Any, key: str, part: bool = False) -> Any:
         return head | {n: _table_of(inner, n, is_part[n]) for n, inner in fields.items() if inner is not None}
     if part:
         return head
-    return list(value) if isinstance(value, tuple) else value
+    return [_table_of(inner, "") for inner in value] if isinstance(value, tuple) else value
 
 
 def _name_of(part: Any, folder: str) -> str:

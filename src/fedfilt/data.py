@@ -27,6 +27,9 @@ class Samples:
     classes: int
     test: Array  # (N,) True for samples of the test set
     writers: Array | None = None  # (N,) number of the person behind each sample
+    devices: Array | None = None  # (N,) number of the device that recorded it
+    moments: Array | None = None  # (N,) the same number for samples of the same moment
+    kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ class FederatedData:
     train: tuple[Array, ...]
     local_test: tuple[Array, ...] | None
     global_test: Array
+    moments: Array | None = None  # (N,) the same number for samples of the same moment
+    kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
+    validation: tuple[Array, ...] | None = None  # per device: samples it neither trains on nor is tested with
 
     @property
     def count(self) -> int:

@@ -12,6 +12,7 @@ from fedfilt.aggregators.gfedfilt import GFedFilt
 from fedfilt.checks import Array, check_count
 from fedfilt.data import FederatedData
 from fedfilt.engines.local import Local
+from fedfilt.events import Event, Timeline
 from fedfilt.graph import Graph
 from fedfilt.layout import Layout
 from fedfilt.populations.paper import Paper
@@ -61,12 +62,13 @@ def fit(
     seed: int = 0,
     workers: int = 1,
     evaluate_every: int = 10,
+    events: Sequence[Event] = (),
 ) -> Fitted:
     """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
 
     All devices start from the model as it is given. Inputs of type uint8 are scaled to 0..1 before it sees them.
-    `workers` > 1 trains in so many processes (0: one per core), with the same result; a script that does so needs
-    `if __name__ == "__main__":`.
+    `events` say which devices come, go or move, and when. `workers` > 1 trains in so many processes (0: one per core),
+    with the same result; a script that does so needs `if __name__ == "__main__":`.
 
     >>> import torch
     >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]
@@ -87,7 +89,9 @@ def fit(
         held = np.array([len(rows) for rows in data.train])
         size = wire_size(layout.size, layout.size)
         hardware = Paper().draw(held, size, np.random.default_rng(seed))
-        experiment = Experiment(graph, aggregator, Everything(epochs), engine, hardware, rounds, size, evaluation, seed)
+        script = Timeline(events, graph, rounds) if events else None
+        plan = Everything(epochs)
+        experiment = Experiment(graph, aggregator, plan, engine, hardware, rounds, size, evaluation, seed, script)
         for now, record in play(state, experiment):
             state = now
             records.append(record)

@@ -51,6 +51,7 @@ class Graph:
     rooms: Any = None
     positions: Any = None
     laplacian_kind: str = "combinatorial"
+    kinds: tuple[str, ...] | None = None  # of devices, where they differ in their sensors: see `fedfilt.kinds`
 
     def __post_init__(self) -> None:
         adjacency = checked_adjacency(self.adjacency)
@@ -67,6 +68,8 @@ class Graph:
                 raise ValueError(f"positions must have {count} rows, one per device, got {len(positions)}")
             object.__setattr__(self, "positions", frozen(positions))
         check_choice("laplacian_kind", self.laplacian_kind, KINDS)
+        if self.kinds is not None and len(self.kinds) != count:
+            raise ValueError(f"kinds must have {count} names, one per device, got {len(self.kinds)}")
 
     # --- ways to make one -------------------------------------------------------------------------------------
 
@@ -216,6 +219,7 @@ class Graph:
             adjacency=self.adjacency[chosen][:, chosen],
             rooms=None if self.rooms is None else self.rooms[chosen],
             positions=None if self.positions is None else self.positions[chosen],
+            kinds=None if self.kinds is None else tuple(self.kinds[device] for device in chosen),
         )
 
     # --- what it is -------------------------------------------------------------------------------------------

@@ -44,8 +44,10 @@ def local_from_global(confusion: Array, shares: Array) -> tuple[Array, Array]:
     true = confusion.sum(axis=2)
     recall = np.diagonal(confusion, axis1=1, axis2=2) / np.maximum(true, 1)
     weight = shares * (true > 0)
-    weight = weight / weight.sum(axis=1, keepdims=True)
-    return (weight * recall).sum(axis=1), confusion * (weight / np.maximum(true, 1))[:, :, None]
+    total = weight.sum(axis=1, keepdims=True)
+    weight = weight / np.where(total > 0, total, 1)
+    mean = np.where(total[:, 0] > 0, (weight * recall).sum(axis=1), np.nan)  # NaN where nothing was tested
+    return mean, confusion * (weight / np.maximum(true, 1))[:, :, None]
 
 
 def accuracy(confusion: Array) -> Array:

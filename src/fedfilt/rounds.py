@@ -6,7 +6,7 @@ schedule -> jobs -> engine -> replies -> updates -> aggregator -> models, one ro
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -162,6 +162,8 @@ class Record(NamedTuple):
     latency: float  # simulated seconds until the round ended
     mixed: Tests | None  # of the models after mixing, as the devices get them back
     trained: Tests | None  # of the models after local training, before mixing
+    events: tuple[str, ...] = ()  # what happened before it; see `fedfilt.events`
+    away: tuple[int, ...] = ()  # who was not there, or offline
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class Experiment:
     update_bytes: int  # of a whole update
     evaluation: Evaluation = Evaluation()
     seed: int = 0
+    events: Any = None  # a `fedfilt.events.Timeline`, if devices come, go or move
 
 
 def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
@@ -237,5 +240,6 @@ def _residuals(before: Array | None, replies: Sequence[Reply], count: int, size:
 def play(state: State, experiment: Experiment) -> Iterator[tuple[State, Record]]:
     """The rounds from `state` to the last, each as (state, record)."""
     while state.round < experiment.rounds:
-        state, record = play_round(state, experiment)
+        play_one = play_round if experiment.events is None else experiment.events.play_round
+        state, record = play_one(state, experiment)
         yield state, record

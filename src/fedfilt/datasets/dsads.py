@@ -1,0 +1,104 @@
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedfilt.checks import Array, check_choice
+from fedfilt.data import Samples
+from fedfilt.recordings import Recording, windows
+from fedfilt.store import DataFile, DataMissing, Store
+
+UNITS = ("torso", "right arm", "left arm", "right leg", "left leg")
+# Watches have an accelerometer, phones a gyroscope too, units everything
+CHANNELS = {"watch": 3, "phone": 6, "unit": 9}
+SEGMENT = (125, 45)  # 5 seconds at 25 Hz; 5 units x 9 channels
+
+
+@dataclass(frozen=True)
+class Dsads:
+    """Daily and Sports Activities: 8 people x 5 units worn at once = 40 devices, 19 activities, 9 channels at 25 Hz.
+
+    The file is a part of the public archive (UCI data set 256): the first 15 of 60 segments of 5 s. `archive` names the
+    public zip, which must be fetched by hand, or another of its layout, to be read instead. `sensors` "unlike" leaves
+    the arms their accelerometer (watches), the torso accelerometer and gyroscope (a phone), the legs all nine channels;
+    with "mixed" every home has all three kinds too, but who wears which where differs from person to person.
+
+    >>> Dsads(sensors="unlike").files[0].name
+    'dsads-s01-s15.zip'
+    """
+
+    test_share: float = 1 / 3
+    sensors: str = "same"
+    archive: str = ""
+
+    files: ClassVar[tuple[DataFile, ...]] = (
+        DataFile(
+            "dsads-s01-s15.zip",
+            42745366,
+            "301177827b030671ba52da132008239c88cc989b431eb188d5649a336d507511",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        check_choice("data.sensors", self.sensors, ("same", "unlike", "mixed"))
+
+    def load(self, store: Store) -> Samples:
+        """Read the segments, each a recording; the units of a person saw the same moments."""
+        try:
+            path = Path(self.archive) if self.archive else store.path("dsads", self.files[0])
+        except DataMissing as error:
+            raise DataMissing(
+                f"{error}\nOr fetch the public archive (UCI data set 256) and name it: data.archive=data.zip"
+            ) from None
+        try:
+            with zipfile.ZipFile(path) as file:
+                segments = sorted((place, name) for name in file.namelist() if (place := _place(name)))
+                held = [(place, _segment(file, name)) for place, name in segments]
+        except (OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} cannot be read as a zip archive: {error}") from error
+        if not held:
+            raise ValueError(f"{path} holds no segments data/aXX/pY/sZZ.txt")
+        people = sorted({person for (_, person, _), _ in held})
+        recordings = []
+        for moment, ((activity, person, _), table) in enumerate(held):
+            for unit in range(len(UNITS)):
+                number = people.index(person)
+                signal = table[:, 9 * unit : 9 * unit + 9].copy()
+                signal[:, CHANNELS[kind_of(self.sensors, number, unit)] :] = 0
+                device = len(UNITS) * number + unit
+                recordings.append(Recording(device, number, activity - 1, signal, 25.0, moment))
+        worn = [(number, unit) for number in range(len(people)) for unit in range(len(UNITS))]
+        kinds = None if self.sensors == "same" else tuple(kind_of(self.sensors, *place) for place in worn)
+        return windows("dsads", recordings, SEGMENT[0], SEGMENT[0], self.test_share, 19, kinds)
+
+
+def kind_of(sensors: str, person: int, unit: int) -> str:
+    """What kind of device a person wears at one of the five places.
+
+    >>> [kind_of("mixed", 0, unit) for unit in range(5)]
+    ['watch', 'phone', 'unit', 'watch', 'phone']
+    """
+    if sensors == "mixed":
+        return tuple(CHANNELS)[(person + unit) % len(CHANNELS)]
+    return ("phone", "watch", "watch", "unit", "unit")[unit] if sensors == "unlike" else "unit"
+
+
+def _place(name: str) -> tuple[int, int, int] | None:
+    """(activity, person, segment) of a member of the archive."""
+    found = re.fullmatch(r"(?:.*/)?a(\d\d)/p(\d)/s(\d\d)\.txt", name)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def _segment(file: zipfile.ZipFile, name: str) -> Array:
+    with file.open(name) as member:
+        text = member.read(1 << 20)
+    try:
+        table = np.array([line.split(b",") for line in text.split()], np.float64)
+    except ValueError:
+        table = np.empty((0, 0))
+    if table.shape != SEGMENT:
+        raise ValueError(f"{name} must hold {SEGMENT[0]} lines of {SEGMENT[1]} numbers, got shape {table.shape}")
+    return table

@@ -1,0 +1,46 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedfilt.data import Samples
+from fedfilt.pickles import read_npy_dict
+from fedfilt.recordings import Recording, windows
+from fedfilt.store import DataFile, Package, Store
+
+WHEEL = ("seglearn", "1.2.5", "ec6b952c85c9627050102854b372d85951563d3b990df677d7c55547e87413dd")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Smartwatch exercises: 10 people x 2 arms = 20 devices, 7 exercises, 6 channels at 50 Hz.
+
+    Device 2p is the left arm of person p, 2p + 1 the right. The end of every recording is for testing.
+
+    >>> Watch(window=100).files[0].name
+    'watch_dataset.npy'
+    """
+
+    window: int = 100
+    step: int = 50
+    test_share: float = 0.3
+
+    files: ClassVar[tuple[DataFile, ...]] = (
+        DataFile(
+            "watch_dataset.npy",
+            18118091,
+            "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537",
+            package=Package(*WHEEL, "seglearn/data/watch_dataset.npy"),
+        ),
+    )
+
+    def load(self, store: Store) -> Samples:
+        """Read the recordings, fetched if need be; nothing in the file is run."""
+        path = store.path("watch", self.files[0])
+        held = read_npy_dict(path.read_bytes(), path.name)
+        people = np.unique(held["subject"]).tolist()
+        recordings = []
+        for signal, label, person, side in zip(held["X"], held["y"], held["subject"], held["side"], strict=True):
+            number = people.index(person)
+            recordings.append(Recording(2 * number + int(side), number, int(label), signal))
+        return windows("watch", recordings, self.window, self.step, self.test_share)

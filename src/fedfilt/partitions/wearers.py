@@ -1,0 +1,63 @@
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt.checks import Array, check_count
+from fedfilt.data import WHOLE, FederatedData, Samples, Sizes, draw_global_test, split
+
+
+@dataclass(frozen=True)
+class Wearers:
+    """Every device has what it recorded itself: at most `samples.train` windows, all labels in their parts.
+
+    `unseen` people (drawn) take no part: their tests are the global test. Otherwise that is everybody's tests.
+
+    >>> Wearers(unseen=2)
+    Wearers(unseen=2)
+    """
+
+    unseen: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("unseen", self.unseen, low=0)
+
+    def __call__(self, samples: Samples, rooms: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
+        if samples.devices is None or samples.writers is None:
+            raise ValueError(f"partition wearers needs recordings of devices, such as watch; got {samples.name}")
+        people = np.unique(samples.writers)
+        if self.unseen >= len(people):
+            raise ValueError(f"partition.unseen must leave people of {samples.name} ({len(people)}), got {self.unseen}")
+        strangers = np.isin(samples.writers, rng.permutation(people)[: self.unseen])
+        devices = np.unique(samples.devices[~strangers])
+        if len(devices) != len(rooms):
+            raise ValueError(
+                f"graph must have {len(devices)} devices, as {samples.name} has with {self.unseen} people unseen, "
+                f"got {len(rooms)}"
+            )
+        numbers = sizes.draw(len(devices), rng)
+        train, local, spare = [], [], []
+        for device, number in zip(devices, numbers, strict=True):
+            own = samples.devices == device
+            train.append(_draw(samples, own & ~samples.test, int(number), rng))
+            spare.append(np.setdiff1d(np.flatnonzero(own & ~samples.test), train[-1]))
+            whole = sizes.local_test == WHOLE
+            local.append(_draw(samples, own & samples.test, None if whole else int(sizes.local_test), rng))
+        if self.unseen:
+            pool = strangers & samples.test
+            test = _draw(samples, pool, None if sizes.global_test == WHOLE else int(sizes.global_test), rng)
+        else:
+            test = draw_global_test(samples, sizes, rng)
+        kinds = None if samples.kinds is None else tuple(samples.kinds[device] for device in devices)
+        named = samples.name, samples.x, samples.y, samples.classes
+        return FederatedData(*named, tuple(train), tuple(local), test, samples.moments, kinds, tuple(spare))
+
+
+def _draw(samples: Samples, pool: Array, number: int | None, rng: np.random.Generator) -> Array:
+    """Up to `number` samples of the pool, in the order of time, all labels in their parts."""
+    rows = np.flatnonzero(pool)
+    if number is None or number >= len(rows):
+        return rows
+    counts = np.bincount(samples.y[rows], minlength=samples.classes)
+    wanted = np.minimum(split(number, counts, rng.random(samples.classes)), counts)
+    chosen = [rng.choice(rows[samples.y[rows] == label], n, replace=False) for label, n in enumerate(wanted) if n]
+    return np.sort(np.concatenate(chosen)) if chosen else rows[:0]

@@ -1,0 +1,320 @@
+"""Devices come, go and move: the graph, the models, the plans, the records and a resumed run follow."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fedfilt import Graph, fit, rounds
+from fedfilt.aggregators import FedAvg, GFedFilt, Local, RoomAverage
+from fedfilt.checkpoint import load_state
+from fedfilt.config import from_table, load
+from fedfilt.events import Event, Timeline
+from fedfilt.filters import Tikhonov
+from fedfilt.mixing import mixing_matrix
+from fedfilt.populations import Paper
+from fedfilt.rounds import Evaluation, Experiment, Reply, State, play
+from fedfilt.runs import Run, lines, play_in_folder
+from fedfilt.schedulers import Everything, SameDeadline
+
+PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)], rooms=["a", "a", "b", "b"])
+
+
+class Steps:
+    """An engine for exact arithmetic: a device's training adds its own number plus one to its model."""
+
+    def train(self, jobs, deadline):
+        for job in jobs:
+            yield Reply(job.device, np.full(2, job.device + 1, np.float32), 10, 0.0, 8)
+
+    def test(self, models):
+        hits = np.zeros((len(models), 2, 2), np.int64)
+        hits[:, 0, 0] = 10
+        return rounds.Tests(hits, hits)
+
+
+def played(events, rule=None, last=6):
+    hardware = Paper().draw(np.full(4, 10), 8, np.random.default_rng(0))
+    rule = rule or GFedFilt(Tikhonov(1.0))
+    evaluation, timeline = Evaluation(every=1), Timeline(events, PATH, last)
+    experiment = Experiment(PATH, rule, Everything(1), Steps(), hardware, last, 8, evaluation, events=timeline)
+    return list(play(State(0, np.zeros((4, 2), np.float32)), experiment))
+
+
+def by_hand(models, present, online, links, mu=1.0):
+    """A round in plain linear algebra: (N + μL) x = N (models + steps) among those who are present."""
+    links = np.asarray(links, float)
+    there = np.flatnonzero(present)
+    a = links[np.ix_(there, there)]
+    n = np.asarray(online, float)[there]
+    n = n / n.mean()
+    trained = models[there] + (np.asarray(online) * (np.arange(len(models)) + 1))[there, None]
+    result = models.copy()
+    result[there] = np.linalg.solve(np.diag(n) + mu * (np.diag(a.sum(axis=1)) - a), n[:, None] * trained)
+    return result
+
+
+def test_a_device_joins_leaves_moves_and_is_offline_exactly_as_by_hand():
+    events = [
+        Event(round=2, join=3),
+        Event(round=3, move=3, links=((3, 0),)),
+        Event(round=4, offline=1, until=6),
+        Event(round=5, leave=2),
+    ]
+    found = played(events)
+    links = PATH.adjacency.toarray()
+    moved = links.copy()
+    moved[3], moved[:, 3] = 0, 0
+    moved[3, 0] = moved[0, 3] = 1
+    on = np.ones(4, bool)
+    models = np.zeros((4, 2))
+    no_3, no_1, no_2 = on.copy(), on.copy(), on.copy()
+    no_3[3], no_1[1], no_2[2] = False, False, False
+    models = by_hand(models, no_3, no_3, links)  # round 1
+    np.testing.assert_allclose(found[0][0].models, models, rtol=1e-5)
+    # Device 3 starts from the filter's interpolation: its neighbours' models, mixed with nothing of its own
+    weights = np.array([10.0, 10, 10, 0])
+    models[3] = (mixing_matrix(PATH, Tikhonov(1.0), weights) @ models)[3]
+    assert 0 < models[3, 0] < models[:3].max()
+    models = by_hand(models, on, on, links)  # round 2
+    np.testing.assert_allclose(found[1][0].models, models, rtol=1e-5)
+    models = by_hand(models, on, on, moved)  # round 3
+    np.testing.assert_allclose(found[2][0].models, models, rtol=1e-5)
+    models = by_hand(models, on, no_1, moved)  # round 4: offline, but the server mixes its row on
+    np.testing.assert_allclose(found[3][0].models, models, rtol=1e-5)
+    left = models[2].copy()
+    models = by_hand(models, no_2, no_1 & no_2, moved)  # round 5
+    np.testing.assert_allclose(found[4][0].models, models, rtol=1e-5)
+    models = by_hand(models, no_2, no_2, moved)  # round 6: back online, still without device 2
+    np.testing.assert_allclose(found[5][0].models, models, rtol=1e-5)
+    np.testing.assert_allclose(found[5][0].models[2], left, rtol=1e-5)  # its row waits
+    records = [record for _, record in found]
+    assert [record.events for record in records] == [
+        (),
+        ("device 3 joins from neighbours",),
+        ("device 3 moves to [0]",),
+        ("device 1 is offline until round 6",),
+        ("device 2 leaves",),
+        ("device 1 is back online",),
+    ]
+    assert [record.away for record in records] == [(3,), (), (), (1,), (1, 2), (2,)]
+    assert records[0].schedule.plans[3].outcome == "away"
+    assert records[3].schedule.plans[1].outcome == "offline"
+    assert records[0].mixed.local_test.sum(axis=(1, 2)).tolist() == [10, 10, 10, 0]  # who is away is not counted
+    assert records[3].mixed.local_test.sum(axis=(1, 2)).tolist() == [10] * 4
+    assert np.isnan(records[3].losses[1])
+
+
+def test_an_offline_device_catches_up():
+    events = [Event(round=2, offline=3, until=6)]
+    with_graph, alone = played(events), played(events, Local())
+    others = with_graph[4][0].models[2]
+    assert abs(with_graph[4][0].models[3] - others).max() < 1e-4  # its row followed its neighbour's
+    np.testing.assert_array_equal(alone[4][0].models[3], alone[0][0].models[3])  # nobody to catch up with
+
+
+@pytest.mark.parametrize("rule", [GFedFilt(), GFedFilt(signal="updates"), FedAvg(), Local()])
+@pytest.mark.parametrize("start", ["neighbours", "mean", "own"])
+def test_where_a_device_starts(rule, start):
+    before = played([Event(round=5, join=3)], rule)[1][0]
+    state = before._replace(residuals=np.ones_like(before.models))
+    timeline = Timeline([Event(round=3, join=3, start=start)], PATH, 6)
+    hardware = Paper().draw(np.full(4, 10), 8, np.random.default_rng(0))
+    experiment = Experiment(PATH, rule, Everything(1), Steps(), hardware, 6, 8, events=timeline)
+    found = timeline.begin(state, experiment)
+    np.testing.assert_array_equal(found.models[:3], before.models[:3])  # nobody else is touched
+    assert (found.residuals[3] == 0).all()
+    assert (found.residuals[:3] == 1).all()
+    mean = before.models[:3].mean(axis=0)
+    if start == "own" or (isinstance(rule, Local) and start == "neighbours"):
+        assert (found.models[3] == 0).all()
+    elif start == "mean" or isinstance(rule, FedAvg):
+        np.testing.assert_allclose(found.models[3], mean, rtol=1e-6)
+    else:
+        models = before.models.astype(float)
+        weights = np.array([10.0, 10, 10, 0])
+        np.testing.assert_allclose(found.models[3], (mixing_matrix(PATH, Tikhonov(), weights) @ models)[3], rtol=1e-5)
+
+
+def test_a_device_that_joins_without_links_starts_from_the_first_model():
+    found = played([Event(round=3, join=3, links=())])
+    np.testing.assert_allclose(found[2][0].models[3], [4, 4])  # 0 + its own step
+    rejoined = played([Event(round=2, leave=3), Event(round=4, join=3)])
+    assert rejoined[3][1].events == ("device 3 joins from neighbours",)
+    assert (rejoined[3][0].models[3] > rejoined[1][0].models[3]).all()
+
+
+def test_a_device_moves_into_another_room():
+    found = played([Event(round=2, move=1, room="b")], RoomAverage(), last=2)
+    models = found[1][0].models
+    np.testing.assert_array_equal(models[1], models[2])
+    assert (models[0] != models[1]).all()
+    with pytest.raises(ValueError, match="needs a graph with rooms"):
+        Timeline([Event(round=2, move=1, room="b")], Graph.from_edges(4, []), 5)
+
+
+def test_the_deadline_is_that_of_who_is_there():
+    hardware = Paper().draw(np.array([10, 10, 10, 100_000]), 8, np.random.default_rng(0))
+    timeline = Timeline([Event(round=3, join=3)], PATH, 5)
+    experiment = Experiment(PATH, GFedFilt(), SameDeadline(), Steps(), hardware, 5, 8, Evaluation(), events=timeline)
+    records = [record for _, record in play(State(0, np.zeros((4, 2), np.float32)), experiment)]
+    assert records[1].schedule.deadline < records[2].schedule.deadline
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([{"round": 3, "join": 1}, {"round": 4, "join": 1}], "device 1 cannot join in round 4: it is there already"),
+        ([{"round": 3, "leave": 1}, {"round": 3, "join": 9}], "from 0 to 3, got 9"),
+        ([{"round": 99, "leave": 1}], "an event of round 99 is after the last round, 6"),
+        ([{"round": 0, "leave": 1}], r"events\.round must be a whole number >= 1, got 0"),
+        ([{"round": 3, "leave": 1}, {"round": 4, "leave": 1}], "device 1 cannot leave in round 4: it is not there"),
+        ([{"round": 3, "leave": 1}, {"round": 4, "offline": 1}], "device 1 cannot be offline in round 4"),
+        ([{"round": 2}], "must say who: join, leave, move or offline"),
+        ([{"round": 2, "join": 1, "leave": 1}], "must name a device once"),
+        ([{"round": 2, "move": 1}], "a move needs its new links"),
+        ([{"round": 2, "move": 1, "links": [[1, 1]]}], "two devices from 0 to 3, got"),
+        ([{"round": 2, "move": 1, "links": [[1, 7]]}], "two devices from 0 to 3, got"),
+        ([{"round": 2, "move": 1, "links": [[1]]}], "two devices from 0 to 3, got"),
+        ([{"round": 2, "move": 1, "links": [[2, 3]]}], r"nobody of \[2, 3\] joins or moves"),
+        ([{"round": 2, "move": 1, "links": [[1, 2, -1]]}], "weight must be"),
+        ([{"round": 2, "leave": 1, "links": [[1, 2]]}], "need a device that joins or moves"),
+        ([{"round": 2, "offline": 1, "until": 2}], r"events\.until must be a round after 2"),
+        ([{"round": 2, "leave": 1, "until": 4}], r"events\.until must be"),
+        ([{"round": 2, "join": 1, "start": "neighbors"}], "did you mean 'neighbours'"),
+        ([{"round": 2, "leave": [0, 1, 2, 3]}], "events leave no device in round 2"),
+        ([{"round": 2, "join": [0, 1, 2, 3]}], "events leave nobody to start with"),
+        ([{"round": 2, "joins": 1}], "did you mean 'join'"),
+        ([{"round": 2, "join": "one"}], r"events\[0\]\.join must be a whole number or a list of a whole number"),
+        ({"round": 2}, r"events must be a list of tables \[\[events\]\]"),
+    ],
+)
+def test_events_that_cannot_happen_are_named(events, message):
+    with pytest.raises(ValueError, match=message):
+        Timeline(from_table({"rounds": 6, "events": events}).events, PATH, 6)
+
+
+def test_events_in_a_config_come_through_toml(tmp_path):
+    (tmp_path / "x.toml").write_text(
+        "rounds = 60\n[[events]]\nround = 50\njoin = [3, 4]\nlinks = [[3, 1], [4, 2, 0.5]]\n"
+        "[[events]]\nround = 9\nleave = 7\n"
+    )
+    config = load(tmp_path / "x.toml")
+    assert config.events == (
+        Event(round=50, join=(3, 4), links=((3, 1), (4, 2, 0.5))),
+        Event(round=9, leave=(7,)),
+    )
+    (tmp_path / "y.toml").write_text(config.toml())
+    assert load(tmp_path / "y.toml") == config
+    assert load(tmp_path / "y.toml").hash() == config.hash() != from_table({"rounds": 60}).hash()
+
+
+def test_events_from_python():
+    rng = np.random.default_rng(0)
+    train = [(rng.standard_normal((12, 3)), rng.integers(0, 2, 12)) for _ in range(4)]
+    fitted = fit(train, torch.nn.Linear(3, 2), PATH, rounds=4, events=[Event(round=3, join=3)], evaluate_every=1)
+    assert [record.events for record in fitted.records][2] == ("device 3 joins from neighbours",)
+    assert np.isnan(fitted.records[0].losses[3])
+    assert np.isfinite(fitted.records[3].losses[3])
+
+
+SCRIPT = [
+    {"round": 4, "join": 3},
+    {"round": 6, "offline": 1, "until": 9},
+    {"round": 7, "move": 5, "links": [[5, 0]]},
+    {"round": 10, "leave": 0},
+]
+TABLE = {
+    "rounds": 12,
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": 8},
+    "samples": {"train": 20, "local_test": 10, "global_test": 20},
+    "graph": {"name": "paper"},
+    "scheduler": {"name": "everything", "density": 0.3},
+    "evaluation": {"every": 3},
+    "engine": {"workers": 1},
+    "checkpoint": {"every": 1},
+    "events": SCRIPT,
+}
+
+
+def finished(folder, **changes):
+    run = Run(from_table({**TABLE, **changes}))
+    list(play_in_folder(run, folder, resume=folder.exists()))
+    return json.loads((folder / "result.json").read_text())["models_sha256"]
+
+
+def test_a_run_with_events_says_so_and_counts_only_who_is_there(tmp_path):
+    finished(tmp_path / "run")
+    found = {line["round"]: line for line in lines(tmp_path / "run")}
+    assert found[4]["events"] == ["device 3 joins from neighbours"]
+    assert [found[r]["away"] for r in (1, 4, 6, 9, 10)] == [[3], [], [1], [], [0]]
+    assert found[3]["mixed"]["local"]["devices"][3] is None
+    assert found[6]["mixed"]["local"]["devices"][3] is not None
+    assert found[12]["mixed"]["global"]["devices"][0] is None
+    assert np.isfinite(found[3]["mixed"]["local"]["mean"])
+    assert finished(tmp_path / "other", events=[]) != finished(tmp_path / "again")
+    whole = {**TABLE["samples"], "local_test": "whole", "global_test": "whole"}
+    finished(tmp_path / "whole", samples=whole)
+    assert lines(tmp_path / "whole")[2]["mixed"]["local"]["devices"][3] is None
+
+
+@pytest.mark.parametrize("stop", [3, 5, 6, 8, 10])
+def test_resumed_between_events_gives_the_same_bits(tmp_path, stop):
+    whole = finished(tmp_path / "whole")
+    run = Run(from_table(TABLE))
+    for line in play_in_folder(run, tmp_path / "part"):
+        if line["round"] == stop:
+            break
+    saved = tmp_path / "part" / "checkpoint" / "state.safetensors"
+    state = load_state(saved, run.config.hash(), (20, run.layout.size))
+    assert state.round in (stop - 1, stop)
+    assert finished(tmp_path / "part") == whole
+
+
+def test_killed_and_resumed_gives_the_same_bits(tmp_path):
+    whole = finished(tmp_path / "whole")
+    (tmp_path / "x.toml").write_text(from_table(TABLE).toml())
+    words = ["run", str(tmp_path / "x.toml"), "--out", str(tmp_path / "part")]
+    code = "import sys; from fedfilt.cli import app; app(sys.argv[1:])"
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    log = tmp_path / "part" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None and not (log.exists() and log.stat().st_size > 3000):
+        time.sleep(0.005)
+    process.kill()
+    process.communicate(timeout=20)
+    assert (tmp_path / "part" / "config.toml").exists()
+    assert finished(tmp_path / "part") == whole
+
+
+def test_a_changed_script_is_not_resumed(tmp_path):
+    finished(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"another config.*events"):
+        finished(tmp_path / "run", events=SCRIPT[:1])
+
+
+def test_the_graph_is_factored_anew_only_when_it_changes():
+    from fedfilt import mixing
+
+    mixing._prepare.cache_clear()
+    played([Event(round=4, leave=3)], last=12)
+    assert mixing._prepare.cache_info().misses == 2
+
+
+def test_updates_of_nobody_leave_everyone_as_is():
+    found = played([Event(round=1, offline=(0, 1, 2, 3))], last=2)
+    assert (found[1][0].models == 0).all()
+
+
+def test_a_big_graph_stays_sparse():
+    count = 20_000
+    graph = Graph.from_edges(count, [(i, i + 1) for i in range(count - 1)])
+    timeline = Timeline([Event(round=2, join=5), Event(round=3, move=7, links=((7, 100),))], graph, 4)
+    before, joined, moved = (timeline.at(played).among for played in (0, 1, 2))
+    assert (before.count, joined.count, moved.count) == (count - 1, count, count)
+    assert (len(before.edges), len(joined.edges), len(moved.edges)) == (count - 3, count - 1, count - 2)

@@ -1,0 +1,240 @@
+"""Graphs of homes and their controls; the room's vote."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedfilt
+from fedfilt import Graph, homes, vote
+from fedfilt.config import from_table
+from fedfilt.data import FederatedData, Sizes
+from fedfilt.layout import Layout
+from fedfilt.partitions import Wearers
+from fedfilt.recordings import Recording, windows
+from fedfilt.runs import Run, play_in_folder
+from fedfilt.topology import Topology
+from fedfilt.voting import NOBODY, Rooms, probabilities
+
+# --- graphs -------------------------------------------------------------------------------------------------------
+
+
+def edges(**options):
+    return Topology(name="homes", **options).graph(seed=0).edges.tolist()
+
+
+def test_devices_of_a_person_are_linked_and_people_in_many_ways(tmp_path):
+    assert edges(rooms=2, devices=4) == [[0, 1], [2, 3]]
+    assert edges(rooms=2, devices=4, between="same_place") == [[0, 1], [0, 2], [1, 3], [2, 3]]
+    assert edges(rooms=2, devices=4, between="same_place", inside=False) == [[0, 2], [1, 3]]
+    assert edges(rooms=2, devices=4, inside=False) == []
+    assert len(edges(rooms=2, devices=4, between="everyone")) == 6
+    assert edges(rooms=3) == []  # a person with one device has nobody to be linked with inside
+    (tmp_path / "d.csv").write_text("a,b,distance\n0,1,1\n1,2,3\n0,2,9\n")
+    options = {"rooms": 3, "between": "distances", "file": str(tmp_path / "d.csv"), "k": 1}
+    assert edges(**options) == [[0, 1], [1, 2]]
+    graph = Topology(name="homes", weight=0.5, **options).graph(0)
+    assert graph.adjacency[0, 1] == pytest.approx(0.5 * np.exp(-1 / 4))  # mean distance 2
+    assert graph.adjacency[1, 2] == pytest.approx(0.5 * np.exp(-9 / 4))
+
+
+def test_what_cannot_be_a_home_is_named(tmp_path):
+    for options, message in [
+        ({"rooms": 3, "devices": 4}, "multiple of the 3 rooms"),
+        ({"between": "distances"}, "file of the distances"),
+        ({"between": "friends"}, r"unknown graph\.between 'friends'"),
+        ({"weight": -1.0, "between": "everyone"}, r"graph\.weight must be"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Topology(name="homes", **options).graph(0)
+    with pytest.raises(ValueError, match=r"graph\.between means nothing for the graph 'paper'"):
+        Topology(name="paper", between="everyone")
+    for text, message in [
+        ("a,b\n0,1\n", "header must be a,b,distance"),
+        ("a,b,distance\n0,7,1\n", "line 2: must be two people from 0 to 2"),
+        ("a,b,distance\n0,1,nan\n", "line 2"),
+        ("a,b,distance\n0,1,x\n", "line 2"),
+    ]:
+        (tmp_path / "d.csv").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            Topology(name="homes", rooms=3, between="distances", file=str(tmp_path / "d.csv")).graph(0)
+
+
+def test_updates_that_are_alike_link_people():
+    rng = np.random.default_rng(0)
+    taste = rng.standard_normal((2, 40))
+    updates = np.concatenate([taste[[0, 0]], taste[[1, 1]], taste[[0, 0]], taste[[1, 1]]])  # people 0 and 2, 1 and 3
+    updates = updates + 0.1 * rng.standard_normal(updates.shape) + 5  # what all share says nothing
+    topology = Topology(name="homes", rooms=4, devices=8, between="updates", k=1)
+    assert topology.learned
+    graph = topology.graph(0, updates)
+    between = {(i // 2, j // 2) for i, j in graph.edges.tolist() if i // 2 != j // 2}
+    assert between == {(0, 2), (1, 3)}
+    assert topology.graph(0).edges.tolist() == Topology(name="homes", rooms=4, devices=8).graph(0).edges.tolist()
+    strong = Topology(name="homes", rooms=4, devices=8, between="everyone", reweigh=True).graph(0, updates)
+    assert strong.adjacency[0, 4] > 10 * strong.adjacency[0, 2] > 0
+    # An independent way: scipy's correlation distance of the centred rows
+    from scipy.spatial.distance import cdist
+
+    centred = updates - updates.mean(axis=0)
+    cosine = np.clip(1 - cdist(centred, centred, "cosine"), 0, 1) * (1 - np.eye(8))
+    np.testing.assert_allclose(homes.alike(updates), cosine, atol=1e-12)
+
+
+@given(st.integers(2, 5), st.integers(1, 3), st.integers(0, 100))
+def test_a_shuffled_graph_is_the_same_graph_of_other_devices(people, each, seed):
+    options = {"rooms": people, "devices": people * each, "between": "same_place", "weight": 0.5}
+    graph = Topology(name="homes", **options).graph(seed)
+    other = Topology(name="homes", shuffle=True, **options).graph(seed)
+    np.testing.assert_allclose(other.frequencies, graph.frequencies, atol=1e-9)
+    assert other.rooms.tolist() == graph.rooms.tolist()
+    assert Topology(name="homes", shuffle=True, **options).graph(seed).hash == other.hash
+    assert Topology(name="paper", shuffle=True).graph(seed).hash != Graph.paper().hash
+
+
+def made_home(people=3, each=2, labels=3, length=40):
+    rng = np.random.default_rng(5)
+    shapes = rng.standard_normal((labels, 8, 2))
+    found = []
+    for person, label in product(range(people), range(labels)):
+        signal = np.tile(shapes[label], (length // 8, 1))
+        for unit in range(each):
+            noisy = signal + (0.3 + 0.5 * unit) * rng.standard_normal(signal.shape)
+            found.append(Recording(each * person + unit, person, label, noisy, moment=labels * person + label))
+    return windows("made", found, window=8, step=8, test_share=0.4)
+
+
+def home_run(folder, **changes):
+    table = {
+        "rounds": 4,
+        "partition": {"name": "wearers"},
+        "samples": {"train": 6, "local_test": "whole", "global_test": "whole"},
+        "graph": {"name": "homes", "rooms": 3, "devices": 6, "between": "updates", "k": 1},
+        "model": {"name": "mlp", "hidden": 8},
+        "training": {"learning_rate": 0.2, "batch_size": 4},
+        "evaluation": {"every": 2},
+        "engine": {"workers": 1},
+    }
+    config = from_table({**table, **changes})
+    rooms = np.arange(6) // 2
+    data = Wearers()(made_home(), rooms, config.samples, np.random.default_rng(0))
+    run = Run(config, data=data)
+    return run, list(play_in_folder(run, folder))
+
+
+def test_a_run_learns_its_graph_and_says_which(tmp_path):
+    run, _ = home_run(tmp_path / "a")
+    again, _ = home_run(tmp_path / "b")
+    assert run.graph.hash == again.graph.hash
+    assert len(run.graph.edges) > 3
+    assert json.loads((tmp_path / "a" / "environment.json").read_text())["graph_hash"] == run.graph.hash
+    one, two = (json.loads((tmp_path / x / "result.json").read_text())["models_sha256"] for x in "ab")
+    assert one == two
+
+
+# --- the vote -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(2, 4), st.integers(0, 10_000))
+def test_vote_against_a_loop(devices, moments, labels, seed):
+    rng = np.random.default_rng(seed)
+    said = rng.dirichlet(np.ones(labels), (devices, moments))
+    said[rng.random((devices, moments)) < 0.3] = np.nan
+    accuracy = rng.uniform(0, 1, devices)
+    odds = np.maximum(np.log(np.clip(accuracy, 1e-3, 0.999) * (labels - 1) / (1 - np.clip(accuracy, 1e-3, 0.999))), 0)
+    odds = odds if odds.any() else np.ones(devices)
+    for how in ("mean", "majority", "weighted"):
+        found = vote(said, how, accuracy if how == "weighted" else None)
+        for moment in range(moments):
+            there = [d for d in range(devices) if not np.isnan(said[d, moment, 0])]
+            if not there:
+                assert found[moment] == NOBODY
+            elif how == "majority":
+                ballots = np.bincount([said[d, moment].argmax() for d in there], minlength=labels)
+                assert ballots[found[moment]] == ballots.max()
+                tied = np.flatnonzero(ballots == ballots.max())
+                mean = np.mean([said[d, moment] for d in there], axis=0)
+                assert mean[found[moment]] == pytest.approx(mean[tied].max())
+            else:
+                weight = odds if how == "weighted" else np.ones(devices)
+                total = sum(weight[d] * said[d, moment] for d in there)
+                assert total[found[moment]] == pytest.approx(total.max())
+
+
+def test_bad_votes_are_named():
+    good = np.full((2, 3, 2), 0.5)
+    for arguments, message in [
+        ((np.zeros((0, 3, 2)),), r"one device and two labels at least, got \(0, 3, 2\)"),
+        ((np.zeros((2, 3)),), "must have shape"),
+        ((-good,), "must be >= 0 and finite"),
+        ((good * np.inf,), "must be >= 0 and finite"),
+        ((good, "medain"), "unknown how 'medain'; did you mean 'mean'"),
+        ((good, "weighted"), "needs accuracy"),
+        ((good, "weighted", [0.5]), r"accuracy must have shape \(2,\)"),
+        ((good, "weighted", [0.5, 1.5]), "accuracy must be from 0 to 1"),
+        ((good, "mean", [0.5, 0.5]), "accuracy means nothing"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            vote(*arguments)
+    assert vote(np.full((1, 2, 2), np.nan)).tolist() == [NOBODY, NOBODY]
+
+
+def a_room(validation=True, moments=True):
+    samples = made_home(people=2, each=3)
+    data = Wearers()(samples, np.arange(6) // 3, Sizes(4, "whole", "whole"), np.random.default_rng(0))
+    if not validation:
+        data = FederatedData(**{**data.__dict__, "validation": None})
+    if not moments:
+        data = FederatedData(**{**data.__dict__, "moments": None})
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+    rng = np.random.default_rng(2)
+    return rng.standard_normal((6, Layout(module).size)).astype(np.float32), module, data
+
+
+def test_a_room_votes_about_the_same_moments():
+    models, module, data = a_room()
+    rooms = Rooms(models, module, data, np.arange(6) // 3)
+    alone = rooms.single()
+    layout = Layout(module)
+    for device, rows in enumerate(data.local_test):
+        said = probabilities(module, layout, models[device], data.x[rows])
+        np.testing.assert_allclose(said.sum(axis=1), 1, rtol=1e-5)
+        assert alone[device] == pytest.approx((said.argmax(axis=1) == data.y[rows]).mean())
+    # All but one missing is the mean of the devices alone
+    for how in ("mean", "majority"):
+        np.testing.assert_allclose(rooms.accuracy(how, missing=2), alone.reshape(2, 3).mean(axis=1))
+    whole = rooms.accuracy("mean")
+    for room in (0, 1):
+        stacked = [
+            probabilities(module, layout, models[d], data.x[data.local_test[d]]) for d in range(3 * room, 3 * room + 3)
+        ]
+        labels = data.y[data.local_test[3 * room]]
+        assert whole[room] == pytest.approx((np.mean(stacked, axis=0).argmax(axis=1) == labels).mean())
+    assert rooms.accuracy("weighted").shape == (2,)
+
+
+def test_rooms_that_cannot_vote_are_named():
+    models, module, data = a_room()
+    rooms = Rooms(models, module, data, np.arange(6) // 3)
+    with pytest.raises(ValueError, match="a room of 3 devices has no vote left with 3 missing"):
+        rooms.accuracy("mean", missing=3)
+    lone = Rooms(models, module, data, np.arange(6))  # a person with one device votes alone
+    np.testing.assert_allclose(lone.accuracy("mean"), lone.single())
+    with pytest.raises(ValueError, match="no vote left with 1 missing"):
+        lone.accuracy("mean", missing=1)
+    with pytest.raises(ValueError, match="one entry per device"):
+        Rooms(models, module, data, np.arange(5))
+    models, module, data = a_room(moments=False)
+    with pytest.raises(ValueError, match="does not know which samples are of the same moment"):
+        Rooms(models, module, data, np.arange(6) // 3)
+    models, module, data = a_room(validation=False)
+    with pytest.raises(ValueError, match="needs samples for validation"):
+        Rooms(models, module, data, np.arange(6) // 3).accuracy("weighted")
+
+
+def test_vote_is_a_public_name():
+    assert fedfilt.vote is vote
