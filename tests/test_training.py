@@ -242,7 +242,7 @@ def test_layout_round_trip_and_bad_modules():
 @pytest.mark.parametrize("name", parts.names("models"))
 def test_model_contract(name):
     kind = parts.find("models", name)
-    shape = (6, 40) if name == "cnn1d" else (1, 28, 28)
+    shape = (6, 40) if name in ("cnn1d", "motifs") else (1, 28, 28)
     module = kind(shape, 7)
     assert ">>>" in kind.__doc__
     assert module(torch.zeros(5, *shape)).shape == (5, 7)

@@ -2,10 +2,12 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -119,11 +121,7 @@ def test_the_page_shows_what_runs(tmp_path):
 
 
 def test_the_experiment_files_fit_together():
-    sys.path.insert(0, str(ROOT / "experiments"))
-    try:
-        import smart_home
-    finally:
-        sys.path.pop(0)
+    smart_home = SimpleNamespace(**runpy.run_path(str(ROOT / "experiments" / "smart_home.py")))
     for name in ("watch", "hapt", "dsads"):
         hashes = set()
         for overrides in smart_home.variants(name).values():
