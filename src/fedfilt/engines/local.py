@@ -77,7 +77,7 @@ class Local:
             self._pool = ProcessPoolExecutor(
                 workers, multiprocessing.get_context("spawn"), _start_worker, (self._desk,)
             )
-        self._workers, self._threads = workers, trainer.network is not None
+        self._workers = workers
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Train the jobs' models and give the replies in job order; nobody is late here."""
@@ -110,7 +110,7 @@ class Local:
             return
         size = max(1, len(items) // (16 * self._workers))  # small parts: no worker waits long for the last one
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        desk = self._desk if self._threads else None  # a process has its own
+        desk = None if isinstance(self._pool, ProcessPoolExecutor) else self._desk  # a process has its own
         futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, work, part, desk) for part in parts]
         try:
             for future in futures:
