@@ -143,11 +143,15 @@ def frequency_bound(stiffness: Any, mass: Array) -> float:
     return float((np.asarray(abs(stiffness).sum(axis=1)).ravel() / mass).max())
 
 
-def _system(mass: Array, stiffness: Any, mu: float, dtype: Any) -> tuple[Any, Array]:
-    """(M + μS) / max(μ, 1) and M / max(μ, 1) as a column, in float64 where float32 would lose too much."""
-    scale = max(mu, 1.0)
+def _precision(mass: Array, stiffness: Any, mu: float, dtype: Any) -> Any:
+    """The dtype, or float64 where a system is so stiff that float32 would lose too much."""
     steepest = (stiffness.diagonal()[mass > 0] / mass[mass > 0]).max()
-    precision = np.float64 if 2 * mu * steepest > 300 else dtype
+    return np.float64 if 2 * mu * steepest > 300 else dtype
+
+
+def _system(mass: Array, stiffness: Any, mu: float, dtype: Any) -> tuple[Any, Array]:
+    """(M + μS) / max(μ, 1) and M / max(μ, 1) as a column."""
+    scale, precision = max(mu, 1.0), _precision(mass, stiffness, mu, dtype)
     matrix = (sp.diags_array(mass / scale) + (mu / scale) * stiffness).astype(precision)
     return matrix, (mass / scale).astype(precision)[:, None]
 
@@ -211,7 +215,7 @@ def natively(graph: Graph, mass: Array, stiffness: Any, response: Response, dtyp
     if fractions is None or len(fractions[1]) != 1 or fills_in(graph):
         return None
     constant, [(share, mu)] = fractions
-    precision = _system(mass, stiffness, mu, dtype)[0].dtype  # in which numbers are kept; the arithmetic is float64
+    precision = _precision(mass, stiffness, mu, dtype)  # in which numbers are kept; the arithmetic is float64
     system = grounded(graph, mass, stiffness, mu, np.float64)
     order = np.argsort(system.factor.perm_c)  # device of each row of the factor
     if not np.array_equal(system.factor.perm_r, system.factor.perm_c):

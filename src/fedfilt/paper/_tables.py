@@ -1,11 +1,12 @@
 """Words and tables that items share: means over seeds, paired differences, verdicts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fedfilt.paper._cases import STRENGTHS, Case
+from fedfilt.paper._cases import SETS, STRENGTHS, TABLE, Case
+from fedfilt.paper._items import Item
 from fedfilt.paper._printed import ACCURACY, WORDS
 from fedfilt.paper._results import Results
 
@@ -102,3 +103,11 @@ def size_words(results: Results) -> str:
     """How many seeds and rounds: for captions."""
     words = [f"{number} seeds at {size} samples" for size, number in results.scope.sizes]
     return f"{results.scope.rounds} rounds, {' and '.join(words)}".replace("1 seeds", "1 seed")
+
+
+def by_set(results: Results, test: str, words: Callable[[Results, str], str]) -> Item:
+    """A table of accuracies per data set, each with its words."""
+    parts = []
+    for data in SETS:
+        parts += [f"**{WORDS[data]}**", accuracy_table(results, data, test, (*TABLE, "local")), words(results, data)]
+    return Item("\n\n".join(part for part in parts if part))

@@ -1,11 +1,11 @@
 """Global accuracy after 200 rounds: how well a device does on everybody's digits."""
 
 from fedfilt.paper import local_test
-from fedfilt.paper._cases import SETS, TABLE, Case, Scope
+from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import accuracy_table, gains, printed_gain, sizes, spread, verdict
+from fedfilt.paper._tables import by_set, gains, printed_gain, sizes, spread, verdict
 
 place = "tab. global_test"
 order = 70
@@ -18,14 +18,7 @@ def cases(scope: Scope) -> list[Case]:
 
 def make(results: Results) -> Item:
     """A table per data set, and whether G-Fedfilt is above FedAvg where the paper has it so."""
-    parts = []
-    for data in SETS:
-        parts += [
-            f"**{WORDS[data]}**",
-            accuracy_table(results, data, "global", (*TABLE, "local")),
-            _words(results, data),
-        ]
-    return Item("\n\n".join(part for part in parts if part))
+    return by_set(results, "global", _words)
 
 
 def _words(results: Results, data: str) -> str:

@@ -6,7 +6,7 @@ from fedfilt.paper._cases import SETS, TABLE, Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import accuracy_table, gains, printed_gain, sizes, spread, verdict
+from fedfilt.paper._tables import by_set, gains, printed_gain, sizes, spread, verdict
 
 place = "tab. local_test"
 order = 60
@@ -20,14 +20,7 @@ def cases(scope: Scope) -> list[Case]:
 
 def make(results: Results) -> Item:
     """A table per data set, and which gains over FedAvg reproduce."""
-    parts = []
-    for data in SETS:
-        parts += [
-            f"**{WORDS[data]}**",
-            accuracy_table(results, data, "local", (*TABLE, "local")),
-            _words(results, data),
-        ]
-    return Item("\n\n".join(part for part in parts if part))
+    return by_set(results, "local", _words)
 
 
 def _words(results: Results, data: str) -> str:
