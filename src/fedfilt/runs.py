@@ -73,7 +73,7 @@ class Run:
                 self.graph,
                 config.aggregator,
                 config.scheduler,
-                Simulated(running, self.hardware, config.seed, config.late),
+                running if config.engine.real_time else Simulated(running, self.hardware, config.seed, config.late),
                 self.hardware,
                 config.rounds,
                 self.update_bytes,
@@ -116,6 +116,8 @@ class Run:
             "samples": int(record.samples.sum()),
             "time": self._time(record),
         }
+        if record.absent:
+            line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
         for name in ("mixed", "trained"):
             tests = getattr(record, name)
             if tests is not None:

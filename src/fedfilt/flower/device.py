@@ -1,0 +1,179 @@
+"""What a device does with a message: train or test its own model, and keep on its own disk what belongs to it.
+
+In the device's folder lie `samples.safetensors` (what it trains and is tested on), `model.safetensors` (its newest
+model, for plain PyTorch) and `left-N.safetensors`: what it had not sent yet after round N. Nothing of that is final
+before the server says that round N was accepted; then what belongs to other rounds is removed.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from safetensors.torch import save as save_tensors
+
+from fedfilt.checkpoint import write_atomically
+from fedfilt.checks import Array
+from fedfilt.data import FederatedData
+from fedfilt.flower import messages
+from fedfilt.layout import Layout
+from fedfilt.rounds import Job, Sparsifier
+from fedfilt.train import Training, confusion, inputs, one_thread, train
+
+Samples = dict[str, Array]  # train_x, train_y, local_x, local_y (if there is a local test), global_x, global_y
+
+
+class Desk(NamedTuple):
+    """How a device trains: the same for all devices of a run."""
+
+    module: torch.nn.Module
+    layout: Layout
+    training: Training
+    sparsifier: Sparsifier
+    seed: int
+    classes: int
+
+
+def train_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Samples], folder: Path) -> RecordDict:
+    """Train as ordered, and answer with the packed update; what is not sent stays on disk."""
+    run, job = messages.read_train_order(content, desk.layout.size)
+    own = samples(job.device)
+    folder.mkdir(parents=True, exist_ok=True)
+    keep_model(folder, job.model, desk.layout, job.round)
+    left, lost = _settle(folder, run, job)
+    start = time.perf_counter()
+    number = math.floor(job.plan.data_fraction * len(own["train_y"]) + 1e-9)
+    row, loss = torch.from_numpy(job.model.copy()), math.nan
+    if number:
+        x, y = inputs(own["train_x"]), torch.from_numpy(own["train_y"])
+        where = desk.seed, job.round, job.device
+        with one_thread():
+            loss = train(desk.module, desk.layout, row, x, y, desk.training, *where, job.plan.epochs, number)
+    packed, rest = desk.sparsifier(row.numpy() - job.model, left, job.plan.density)
+    _keep_left(folder, run, job.round + 1, rest)
+    return messages.train_reply(
+        run, job, messages.Trained(packed, number, loss, time.perf_counter() - start, lost=lost)
+    )
+
+
+def test_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Samples], folder: Path) -> RecordDict:
+    """Keep the model that the server sent, and test it."""
+    run, round, device, row = messages.read_test_order(content, desk.layout.size)
+    own = samples(device)
+    folder.mkdir(parents=True, exist_ok=True)
+    keep_model(folder, row, desk.layout, round)
+    local = _confusion(desk, row, own["local_x"], own["local_y"]) if "local_y" in own else None
+    return messages.test_reply(run, round, device, local, _confusion(desk, row, own["global_x"], own["global_y"]))
+
+
+def keep_model(folder: Path, row: Array, layout: Layout, round: int) -> None:
+    """Keep a device's newest model as a file that plain PyTorch can load."""
+    write_atomically(folder / "model.safetensors", save_tensors(layout.tensors(row), {"round": str(round)}))
+
+
+def dealt(data: FederatedData, device: int) -> Samples:
+    """The samples of a device and its tests out of everybody's."""
+    if not 0 <= device < data.count:
+        raise messages.BadMessage(f"device must be from 0 to {data.count - 1}, got {device}")
+    rows = {"train": data.train[device], "global": data.global_test}
+    if data.local_test is not None:
+        rows["local"] = data.local_test[device]
+    found: Samples = {}
+    for name, chosen in rows.items():
+        found[f"{name}_x"], found[f"{name}_y"] = data.x[chosen], data.y[chosen]
+    return found
+
+
+def kept_samples(folder: Path, key: str, device: int, deal: Callable[[], FederatedData]) -> Samples:
+    """The device's samples from its disk, or dealt and kept there; `key` says which partition they are of."""
+    path, name = folder / "samples.safetensors", f"{key}-{device}"
+    try:
+        with safe_open(path, "np") as file:
+            if (file.metadata() or {}).get("partition") == name:
+                return {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError):
+        pass  # not there, or damaged: dealt again
+    samples = dealt(deal(), device)
+    folder.mkdir(parents=True, exist_ok=True)
+    contiguous = {tensor: np.ascontiguousarray(values) for tensor, values in samples.items()}
+    write_atomically(path, save(contiguous, {"partition": name}))
+    return samples
+
+
+def _confusion(desk: Desk, row: Array, x: Array, y: Array) -> Array:
+    total = np.zeros((desk.classes, desk.classes), np.int64)
+    model = torch.from_numpy(row.copy())
+    with one_thread():
+        for start in range(0, len(y), 2000):
+            part = slice(start, start + 2000)
+            total += confusion(desk.module, desk.layout, model, inputs(x[part]), y[part], desk.classes)
+    return total
+
+
+def _settle(folder: Path, run: str, job: Job) -> tuple[Array | None, bool]:
+    """(what was not sent up to the accepted round, whether that is lost); what else is on disk is removed."""
+    accepted, found = _left(folder, job.accepted), None
+    for path in folder.glob("left-*.safetensors"):
+        if path != accepted:
+            path.unlink()
+    if not job.accepted:
+        accepted.unlink(missing_ok=True)
+        return None, False
+    try:
+        with safe_open(accepted, "np") as file:
+            if (file.metadata() or {}).get("run") != run:
+                return None, True
+            found = file.get_tensor("left") if "left" in file.keys() else None  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None, True
+    if found is not None and (found.shape != job.model.shape or found.dtype != np.float32):
+        return None, True
+    return found, False
+
+
+def _keep_left(folder: Path, run: str, round: int, left: Array | None) -> None:
+    tensors = {"left": left} if left is not None else {"none": np.zeros(1, np.float32)}
+    write_atomically(_left(folder, round), save(tensors, {"run": run}))
+
+
+def _left(folder: Path, round: int) -> Path:
+    return folder / f"left-{round}.safetensors"
+
+
+class Place(NamedTuple):
+    """Where a device works: how it trains, its samples by its number, its folder."""
+
+    desk: Desk
+    samples: Callable[[int], Samples]
+    folder: Path
+
+
+def client_app(place: Callable[[Context], Place]) -> ClientApp:
+    """The app of a device: it trains, tests, and says its number if it has one of its own (in a simulation)."""
+    app = ClientApp()
+
+    @app.train()
+    def _train(message: Message, context: Context) -> Message:
+        here = place(context)
+        return Message(train_reply(message.content, here.desk, here.samples, here.folder), reply_to=message)
+
+    @app.evaluate()
+    def _evaluate(message: Message, context: Context) -> Message:
+        here = place(context)
+        return Message(test_reply(message.content, here.desk, here.samples, here.folder), reply_to=message)
+
+    @app.query()
+    def _query(message: Message, context: Context) -> Message:
+        number = context.node_config.get("partition-id")
+        if type(number) is not int:
+            raise messages.BadMessage("this device has no number of its own (partition-id); it is known by its key")
+        return Message(messages.who_reply(number), reply_to=message)
+
+    return app
