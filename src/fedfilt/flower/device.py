@@ -91,20 +91,35 @@ def dealt(data: FederatedData, device: int) -> Samples:
     return found
 
 
-def kept_samples(folder: Path, key: str, device: int, deal: Callable[[], FederatedData]) -> Samples:
+def kept_samples(folder: Path, key: str, device: int, data: Callable[[], FederatedData]) -> Samples:
     """The device's samples from its disk, or dealt and kept there; `key` says which partition they are of."""
-    path, name = folder / "samples.safetensors", f"{key}-{device}"
+    path, wanted = folder / "samples.safetensors", {"partition": key, "device": str(device)}
     try:
         with safe_open(path, "np") as file:
-            if (file.metadata() or {}).get("partition") == name:
+            if wanted.items() <= (file.metadata() or {}).items():
                 return {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError):
         pass  # not there, or damaged: dealt again
-    samples = dealt(deal(), device)
+    everybody = data()
+    samples = dealt(everybody, device)
     folder.mkdir(parents=True, exist_ok=True)
     contiguous = {tensor: np.ascontiguousarray(values) for tensor, values in samples.items()}
-    write_atomically(path, save(contiguous, {"partition": name}))
+    write_atomically(path, save(contiguous, {**wanted, "classes": str(everybody.classes)}))
     return samples
+
+
+def kept_kind(folder: Path, key: str) -> FederatedData | None:
+    """What a model must know of the samples on disk, their shape and labels, as data of one device; None if not kept."""
+    try:
+        with safe_open(folder / "samples.safetensors", "np") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("partition") != key:
+                return None
+            x, y = file.get_tensor("global_x")[:2], file.get_tensor("global_y")[:2]
+            rows = np.arange(len(y))
+            return FederatedData("kept", x, y, int(metadata["classes"]), (rows,), None, rows)
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return None
 
 
 def _confusion(desk: Desk, row: Array, x: Array, y: Array) -> Array:
