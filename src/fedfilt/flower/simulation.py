@@ -46,8 +46,13 @@ def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0) -> Iterato
 
 
 @contextmanager
-def running_grid(make: Callable[[], ClientApp], count: int, workers: int = 1) -> Iterator[Grid]:
-    """Flower's simulation of so many nodes with the app that `make` makes, in this process or in worker processes."""
+def running_grid(
+    make: Callable[[], ClientApp], count: int, workers: int = 1, app: Path | None = None
+) -> Iterator[Grid]:
+    """Flower's simulation of so many nodes with the app that `make` makes, in this process or in worker processes.
+
+    `app` is the folder of a Flower app, from whose pyproject.toml the run config comes.
+    """
     logging.getLogger("flwr").setLevel(logging.WARNING)
     run = Run.create_empty(run_id=secrets.randbits(62) + 1)
     run.primary_task_id, run.federation_id = secrets.randbits(62) + 1, NOOP_FEDERATION_ID
@@ -56,7 +61,7 @@ def running_grid(make: Callable[[], ClientApp], count: int, workers: int = 1) ->
     state.run_ids[run.run_id] = RunRecord(run=run)
     state.task_store[run.primary_task_id] = Task(task_id=run.primary_task_id, run_id=run.run_id)
     nodes = vce_api._register_nodes(num_nodes=count, state_factory=factory)
-    stores = vce_api._register_node_info_stores(nodes_mapping=nodes, run=run)
+    stores = vce_api._register_node_info_stores(nodes_mapping=nodes, run=run, app_dir=str(app) if app else None)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = run.primary_task_id, run.run_id, SUPERLINK_NODE_ID
     grid = InMemoryGrid(state_factory=factory)
     grid.set_run(run)
