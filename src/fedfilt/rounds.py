@@ -226,7 +226,14 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
 def _jobs(state: State, schedule: Schedule) -> list[Job]:
     left, seen = state.residuals, state.accepted
     return [
-        Job(state.round, i, state.models[i], plan, None if left is None else left[i], 0 if seen is None else int(seen[i]))
+        Job(
+            state.round,
+            i,
+            state.models[i],
+            plan,
+            None if left is None else left[i],
+            0 if seen is None else int(seen[i]),
+        )
         for i, plan in enumerate(schedule.plans)
         if plan.epochs
     ]

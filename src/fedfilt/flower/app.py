@@ -46,9 +46,7 @@ def _place(context: Context) -> Place:
         data = Run(config).data
     everybody = data  # only asked for where nothing is kept yet
     module = _module(config, data)
-    desk = Desk(
-        module, Layout(module), config.training, config.sparsifier, config.seed, _outputs(module, data)
-    )
+    desk = Desk(module, Layout(module), config.training, config.sparsifier, config.seed, _outputs(module, data))
     return Place(desk, lambda device: kept_samples(folder, key, device, lambda: everybody), folder)
 
 
@@ -104,7 +102,13 @@ def _play(grid: Grid, context: Context) -> None:
     with engine:
         for line in play_in_folder(made, folder, True, engine):
             words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
-            log.info("round %d of %d took %.1f s; %s", line["round"], config.rounds, line["seconds"], words or "all took part")
+            log.info(
+                "round %d of %d took %.1f s; %s",
+                line["round"],
+                config.rounds,
+                line["seconds"],
+                words or "all took part",
+            )
     log.info("the run is complete: %s", folder)
 
 
@@ -115,7 +119,9 @@ def _deployment(grid: Grid, count: int, out: str) -> tuple[Path, Nodes]:
     named = os.environ.get(DEPLOYMENT)
     if named is None:
         if not isinstance(grid, InMemoryGrid):
-            raise ValueError(f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy")
+            raise ValueError(
+                f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy"
+            )
         return Path(out or "runs/flower"), Nodes(grid, count)
     table = tomllib.loads(Path(named).read_text(encoding="utf-8"))
     return Path(named).parent / "run", Nodes(grid, count, registered(table))

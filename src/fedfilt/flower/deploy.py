@@ -103,7 +103,7 @@ def _write(
     app, flower = server / "app", server / "flower"
     for new in (app, flower):
         new.mkdir(parents=True)
-    public = {name: "" for name in names}
+    public = dict.fromkeys(names, "")
     for name in names:
         (devices / name).mkdir(parents=True)
     if authentication:

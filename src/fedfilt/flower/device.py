@@ -109,7 +109,7 @@ def kept_samples(folder: Path, key: str, device: int, data: Callable[[], Federat
 
 
 def kept_kind(folder: Path, key: str) -> FederatedData | None:
-    """What a model must know of the samples on disk, their shape and labels, as data of one device; None if not kept."""
+    """What a model must know of the samples on disk, shape and labels, as data of one device; None if not kept."""
     try:
         with safe_open(folder / "samples.safetensors", "np") as file:
             metadata = file.metadata() or {}

@@ -115,14 +115,13 @@ def _serve(folder: Path, ready: Callable[[], None]) -> None:
 
     table, where = _deployment(folder)
     authority = folder / "certificates" / "ca.crt" if table["authentication"] else None
-    with _superlink(folder, where) as superlink:
-        with control(str(where), authority) as link:
-            register(table, link)
-            ready()
-            reached = -1
-            while superlink.poll() is None and not _complete(folder) and reached != _round(folder):
-                reached = _round(folder)
-                _play(folder, superlink, link)
+    with _superlink(folder, where) as superlink, control(str(where), authority) as link:
+        register(table, link)
+        ready()
+        reached = -1
+        while superlink.poll() is None and not _complete(folder) and reached != _round(folder):
+            reached = _round(folder)
+            _play(folder, superlink, link)
 
 
 def register(table: dict[str, Any], link: "Control") -> None:

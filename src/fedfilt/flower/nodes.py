@@ -29,7 +29,9 @@ class Nodes:
 
     def __init__(self, grid: Grid, count: int, registered: Sequence[Registered] | None = None) -> None:
         if registered is not None and len(registered) != count:
-            raise ValueError(f"there must be one registered device per row of the graph, {count}, got {len(registered)}")
+            raise ValueError(
+                f"there must be one registered device per row of the graph, {count}, got {len(registered)}"
+            )
         self._grid, self._count, self._registered = grid, count, registered
         self._numbers: dict[int, int] = {}  # node id -> device, of nodes that said their number
         self._refused: set[int] = set()

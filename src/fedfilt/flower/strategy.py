@@ -146,7 +146,11 @@ class GFedFilt(Strategy):
     def _online(self, grid: Grid, arrays: ArrayRecord) -> dict[int, int]:
         """Node id of every device that is online; the first time, who is which device is settled for good."""
         while len(nodes := _nodes(grid)) < self.min_available_nodes and not self.models:
-            log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(nodes), self.min_available_nodes)
+            log.info(
+                "Waiting for nodes to connect: %d connected (minimum required: %d).",
+                len(nodes),
+                self.min_available_nodes,
+            )
             time.sleep(1)
         if self.devices is not None:
             self._nodes = {node: self.devices.index(name) for node, name in nodes.items() if name in self.devices}
@@ -182,7 +186,7 @@ class GFedFilt(Strategy):
             own = ConfigRecord({**config, "server-round": round})  # one per node: nobody is told another's
             if plans is not None:
                 plan = plans[device]
-                own |= {"epochs": plan.epochs, "data-fraction": plan.data_fraction, "density": plan.density}
+                own["epochs"], own["data-fraction"], own["density"] = plan.epochs, plan.data_fraction, plan.density
             content = RecordDict({self.arrayrecord_key: self.models[device], self.configrecord_key: own})
             message = Message(content, dst_node_id=online[device], message_type=kind, group_id=str(round))
             self._asked[device] = message

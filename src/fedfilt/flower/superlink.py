@@ -27,7 +27,9 @@ class OnlyFleetFromOutside:
         if scope["type"] == "lifespan" or scope["path"].startswith(OPEN) or _from_here(scope):
             await self._app(scope, receive, send)
             return
-        log.warning("refused: %s to %s, which only this machine may use", (scope.get("client") or "?",)[0], scope["path"])
+        log.warning(
+            "refused: %s to %s, which only this machine may use", (scope.get("client") or "?",)[0], scope["path"]
+        )
         if scope["type"] == "http":
             headers = [(b"content-type", b"text/plain")]
             await send({"type": "http.response.start", "status": 403, "headers": headers})
