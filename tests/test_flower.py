@@ -1,5 +1,7 @@
 """Flower without a network: its simulation in this process, replies that are bad, late, repeated or foreign."""
 
+import asyncio
+import copy
 import dataclasses
 import importlib
 import json
@@ -9,6 +11,7 @@ import struct
 import sys
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -117,12 +120,44 @@ def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, den
     assert "mixed" in found[0][0][-1]
 
 
+def _app():
+    from fedfilt.flower.app import client
+
+    return client
+
+
+def test_the_app_of_a_deployment_runs_unchanged_in_a_simulation(tmp_path, monkeypatch):
+    """The same pyproject.toml; nodes are known by their partition-id; a second Flower run finds it complete."""
+    from fedfilt.flower.app import server
+    from fedfilt.flower.deploy import app_project
+
+    monkeypatch.delenv("FEDFILT_DEPLOYMENT", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = from_table(TABLE)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text(app_project(config))
+    table = {"experiment": config.toml(), "out": str(tmp_path / "run")}
+    with running_grid(_app, 4, 1, tmp_path / "app") as running:
+        server(grid=running, context=Context(1, 0, {}, RecordDict(), table))
+        before = (tmp_path / "run" / "result.json").read_bytes()
+        server(grid=running, context=Context(1, 0, {}, RecordDict(), table))
+    assert (tmp_path / "run" / "result.json").read_bytes() == before
+    for _ in play_in_folder(Run(config), tmp_path / "local"):
+        pass
+    wanted = json.loads((tmp_path / "local" / "result.json").read_text())["models_sha256"]
+    assert json.loads(before)["models_sha256"] == wanted
+
+    with pytest.raises(ValueError, match="FEDFILT_DEPLOYMENT must name"):
+        server(grid=Silent(), context=Context(1, 0, {}, RecordDict(), table | {"out": str(tmp_path / "other")}))
+
+
 def test_the_order_of_arrival_changes_nothing(run, grid):
     expected, _ = one_round(run, Without(run, []))
     held = []
 
     def shuffled(replies):
-        held.extend(replies)  # all are held back until the last has come, then given in another order
+        # all are held back until the last has come, then given in another order
+        held.extend(reply for reply in replies if reply.has_content())
         if len(held) < 4:
             return []
         out = random.Random(len(held)).sample(held, 4)
@@ -218,7 +253,8 @@ def test_repeated_stale_and_foreign_replies_never_count(run, grid):
 
 def test_late_replies_follow_the_policy_on_a_real_clock(run, grid):
     def losing(replies):
-        return [r for r in replies if r.content.config_records[messages.RECORD].get("device") != 3]
+        good = [reply for reply in replies if reply.has_content()]  # a reply that was taken away is an error later
+        return [r for r in good if r.content.config_records[messages.RECORD].get("device") != 3]
 
     for policy, deadline, late in (("deadline", 1.5, [3]), ("quorum", math.inf, [3]), ("wait", math.inf, [3])):
         place = engine(run, grid, timeout=3.0, real_time=Lateness(policy, margin=0, quorum=0.75))
@@ -269,8 +305,8 @@ def test_the_wait_ends_on_a_monotonic_clock(grid):
 
 @pytest.fixture
 def desk(run):
-    config = run.config
-    return device.Desk(run.module, run.layout, config.training, config.sparsifier, config.seed, run.data.classes)
+    config, module = run.config, copy.deepcopy(run.module)
+    return device.Desk(module, run.layout, config.training, config.sparsifier, config.seed, run.data.classes)
 
 
 def train(desk, run, folder, round, accepted, number=1):
@@ -341,7 +377,7 @@ def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
     device.test_reply(order, desk, lambda i: first, tmp_path)
     from safetensors.torch import load_file
 
-    run.module.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    copy.deepcopy(run.module).load_state_dict(load_file(tmp_path / "model.safetensors"))
 
 
 def test_what_was_accepted_is_in_the_checkpoint(tmp_path):
@@ -393,25 +429,29 @@ def test_only_this_machine_may_give_orders(monkeypatch):
     from flwr.superlink import extensions
     from flwr.superlink.main import create_app
     from starlette.middleware import Middleware
-    from starlette.testclient import TestClient
 
     from fedfilt.flower.superlink import OnlyFleetFromOutside
 
     monkeypatch.setattr(extensions, "get_middleware", lambda: (Middleware(OnlyFleetFromOutside),))
     app = create_app()
-    for path in (
-        "/v1/control/start-run",
-        "/v1/control/register-node",
-        "/v1/runtime/acquire-task",
-        "/docs",
-        "/v1/fleet",
-    ):
+
+    def post(path, client):
+        async def ask():
+            transport = httpx.ASGITransport(app=app, client=client)
+            async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.1") as caller:
+                return await caller.post(path)
+
+        return asyncio.run(ask())
+
+    orders = ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs", "/v1/fleet")
+    for path in orders:
         for stranger in (("192.168.1.7", 5000), ("8.8.8.8", 1), ("::ffff:10.0.0.9", 2), ("nonsense", 3)):
-            reply = TestClient(app, client=stranger).post(path)
+            reply = post(path, stranger)
             assert reply.status_code == 403, (path, stranger)
             assert "only the machine of the SuperLink" in reply.text
-    assert TestClient(app, client=("127.0.0.1", 5000)).post("/v1/control/list-runs").status_code != 403
-    assert TestClient(app, client=("192.168.1.7", 5000)).post("/v1/fleet/pull-messages").status_code != 403
+    for path, friend in (("/v1/control/list-runs", "127.0.0.1"), ("/v1/control/list-runs", "10.0.0.1")):
+        assert post(path, (friend, 5000)).status_code != 403
+    assert post("/v1/fleet/pull-messages", ("192.168.1.7", 5000)).status_code != 403
 
 
 # --- the strategy --------------------------------------------------------------------------------------------------

@@ -269,9 +269,9 @@ def check_intruders(building, intruders):
     """Each was refused, and the reason is in a log."""
     reasons = {
         "wrong authority": "CERTIFICATE_VERIFY_FAILED",
-        "unregistered key": "not",
-        "copied key": "already",
-        "plaintext": "",
+        "unregistered key": "Failed to activate SuperNode",
+        "copied key": "Failed to activate SuperNode",
+        "plaintext": "Server disconnected without sending a response",
     }
     for name, reason in reasons.items():
         folder, process = intruders[name]
@@ -279,6 +279,9 @@ def check_intruders(building, intruders):
         assert process.returncode != 0, name
         assert reason in said(folder), (name, said(folder)[-1500:])
         assert "SuperNode ID" not in said(folder), name
+    link = (building / "server" / "superlink.log").read_text()
+    assert "No SuperNode found with the given public key" in link  # the unregistered one
+    assert "could not be activated" in link  # the copy of one that is online
     log = building / "server" / "run.log"
     until(lambda: "does not hold the key of a device; it is left out" in log.read_text(), 120, "the false name")
     folder, process = intruders["another's name"]

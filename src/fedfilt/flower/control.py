@@ -11,7 +11,13 @@ from pathlib import Path
 import httpx
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
 from flwr.proto.run_pb2 import Run
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -37,6 +43,10 @@ class Control:
         content = build_fab_from_disk(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         return int(self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+
+    def stop(self, run_id: int) -> None:
+        """End a run."""
+        self._client.StopRun(StopRunRequest(run_id=run_id))
 
     def run(self, run_id: int) -> Run:
         """How a run is: `status.status` is "finished" at its end, `status.details` says why."""

@@ -16,7 +16,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +77,10 @@ def server_command(folder: Path) -> list[str]:
 def keep_device(folder: Path) -> None:
     """Run a device's SuperNode until we are told to stop; start it again whenever it ends."""
     folder = _checked(folder, "device.toml")
-    with _stoppable(), ExitStack() as stack:
+    with _stoppable():
         while True:
-            process = stack.enter_context(_process(device_command(folder, free_port()), folder / "flower"))
-            code = process.wait()
+            with _process(device_command(folder, free_port()), folder / "flower") as process:
+                code = process.wait()
             log.warning("the SuperNode ended with code %d; it is started again in %g s", code, PAUSE)
             time.sleep(PAUSE)
 
@@ -157,17 +157,27 @@ def free_port() -> int:
 
 
 def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: "Control") -> None:
-    """Start a Flower run, and return when it has ended, or the SuperLink has."""
+    """Start a Flower run, and return when it has ended, or the SuperLink has.
+
+    Flower takes a minute to miss a server app that was killed; that it no longer holds the run folder is seen at once.
+    """
     while _busy(folder) and superlink.poll() is None:
         time.sleep(0.5)  # the server app of a run before this one has not ended yet
     run = link.start(folder / "app")
     log.warning("Flower run %d goes on after round %d", run, _round(folder))
+    seen = 0.0  # when the server app was last seen; it takes a while to begin
     while superlink.poll() is None and not _complete(folder):
+        if _busy(folder):
+            seen = time.monotonic()
+        elif seen and time.monotonic() - seen > 2.0:
+            log.warning("the server app of Flower run %d is gone", run)
+            link.stop(run)
+            return
         status = link.run(run).status
         if status.status == "finished":
             log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
             return
-        time.sleep(1.0)
+        time.sleep(0.5)
 
 
 def _busy(folder: Path) -> bool:
@@ -236,18 +246,26 @@ def _process(
     with ExitStack() as stack:
         stream = stack.enter_context(output.open("ab")) if output else None
         process = subprocess.Popen(
-            command, env=env, stdout=stream, stderr=subprocess.STDOUT if output else None, preexec_fn=_end_with_parent
+            command,
+            env=env,
+            stdout=stream,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,  # a group of its own, for what it starts must end with it
+            preexec_fn=_end_with_parent,
         )
         try:
             yield process
         finally:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            try:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait(15)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _end_with_parent() -> None:
