@@ -8,6 +8,7 @@ import json
 import math
 import random
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -621,3 +622,23 @@ def test_packed_updates_are_small(run):
     reply = messages.train_reply("r" * 16, Job(0, 0, np.zeros(1), Plan()), messages.Trained(content, 20, 0.5, 1.0))
     assert len(reply.config_records[messages.RECORD].deflate()) < len(content) + 400
     assert struct.calcsize(HEADER.format) == 16
+
+
+def test_the_docs_show_what_works():
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    (code,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    space = {}
+    exec(compile(code, "deploy.md", "exec"), space)
+    assert space["strategy"].graph.count == 6
+
+
+def test_without_flower_there_is_one_clear_line(tmp_path):
+    code = (
+        "import sys; sys.modules['flwr'] = None; from fedfilt.cli import app;"
+        "sys.argv = ['fedfilt', 'run', 'e.toml', '--out', 'r']; app()"
+    )
+    (tmp_path / "e.toml").write_text(from_table(TABLE | {"engine": {"name": "flower"}}).toml())
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'fedfilt[flower]'" in done.stderr
+    assert "Traceback" not in done.stderr

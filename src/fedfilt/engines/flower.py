@@ -5,7 +5,11 @@ from contextlib import ExitStack
 
 import numpy as np
 import torch
-from flwr.serverapp import Grid
+
+try:
+    from flwr.serverapp import Grid
+except ModuleNotFoundError as missing:
+    raise ValueError("engine.name = 'flower' needs Flower: pip install 'fedfilt[flower]'") from missing
 
 from fedfilt.checks import Array
 from fedfilt.data import FederatedData
