@@ -114,6 +114,13 @@ def below(pid, *words):
     return found
 
 
+def alive(pid):
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # that of a zombie is empty
+    except OSError:
+        return False
+
+
 def metrics(building):
     folder = building / "server" / "run"
     return lines(folder) if (folder / "metrics.jsonl").exists() else []
@@ -224,6 +231,20 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     assert absent, "device 3 was killed while it worked"
     assert max(absent) < rounds, "device 3 came back under its identity"
     assert all(set(line.get("absent", {})) <= {"3"} for line in metrics(building))
+
+
+def test_nothing_is_left_behind_when_the_server_is_stopped(tmp_path, kept):
+    """SIGTERM in the middle of a run ends SuperLink, server app and all; started again, the run goes on."""
+    building = written(tmp_path, "--no-authentication")
+    server = kept.start(fedfilt("deploy", "server", building / "server"), tmp_path / "server.log")
+    lock = building / "server" / "run" / "lock"
+    until(lambda: lock.exists() and lock.read_text(), 120, "the server app")
+    pids = [int(lock.read_text()), *below(server.pid)]
+    assert len(pids) >= 3
+    server.terminate()
+    until(lambda: server.poll() is not None, 60, "the end of the server")
+    assert server.returncode == 0
+    until(lambda: not any(map(alive, pids)), 30, "the end of all its processes")
 
 
 def start_intruders(building, folder, kept):

@@ -161,8 +161,7 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: "Control") -
 
     Flower takes a minute to miss a server app that was killed; that it no longer holds the run folder is seen at once.
     """
-    while _busy(folder) and superlink.poll() is None:
-        time.sleep(0.5)  # the server app of a run before this one has not ended yet
+    _end_server_app(folder)  # of a run before this one
     run = link.start(folder / "app")
     log.warning("Flower run %d goes on after round %d", run, _round(folder))
     seen = 0.0  # when the server app was last seen; it takes a while to begin
@@ -178,6 +177,17 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: "Control") -
             log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
             return
         time.sleep(0.5)
+
+
+def _end_server_app(folder: Path) -> None:
+    """End a server app that has outlived its SuperLink: it would keep the run folder in use, and try for ever."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + 5
+        if _busy(folder):
+            with suppress(ValueError, ProcessLookupError):
+                os.kill(int((folder / "run" / "lock").read_text()), kind)
+        while _busy(folder) and time.monotonic() < end:
+            time.sleep(0.1)
 
 
 def _busy(folder: Path) -> bool:
@@ -233,7 +243,10 @@ def _superlink(folder: Path, where: Address) -> Iterator["subprocess.Popen[bytes
         if process.poll() is not None:
             log.warning("the SuperLink ended with code %d; see %s", process.returncode, folder / "superlink.log")
             time.sleep(PAUSE)
-        yield process
+        try:
+            yield process
+        finally:
+            _end_server_app(folder)
 
 
 @contextmanager
