@@ -36,6 +36,7 @@ from fedfilt.flower.simulation import running_grid, simulated_grid
 from fedfilt.rounds import Job, Plan, State, Updates, play_round
 from fedfilt.runs import Run, lines, play_in_folder
 from fedfilt.simulated import Lateness
+from fedfilt.train import Trainer
 from fedfilt.wire import HEADER, MAGIC, pack
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,7 +74,8 @@ def run():
 @pytest.fixture(scope="module")
 def grid(run):
     config = run.config
-    desk = device.Desk(run.module, run.layout, config.training, config.sparsifier, config.seed, run.data.classes)
+    trainer = Trainer(run.module, config.training, run.data.x.shape[1:])
+    desk = device.Desk(trainer, config.sparsifier, config.seed, run.data.classes)
     with simulated_grid(desk, run.data, 1) as running:
         yield running
 
@@ -306,8 +308,9 @@ def test_the_wait_ends_on_a_monotonic_clock(grid):
 
 @pytest.fixture
 def desk(run):
-    config, module = run.config, copy.deepcopy(run.module)
-    return device.Desk(module, run.layout, config.training, config.sparsifier, config.seed, run.data.classes)
+    config = run.config
+    trainer = Trainer(run.module, config.training, run.data.x.shape[1:])
+    return device.Desk(trainer, config.sparsifier, config.seed, run.data.classes)
 
 
 def train(desk, run, folder, round, accepted, number=1):

@@ -1,4 +1,5 @@
 import hashlib
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -13,20 +14,21 @@ except ModuleNotFoundError as missing:
 
 from fedfilt.checks import Array
 from fedfilt.data import FederatedData
-from fedfilt.engines.local import _outputs
+from fedfilt.engines.local import _outputs, _stacked
 from fedfilt.flower import messages
 from fedfilt.flower.device import Desk
 from fedfilt.flower.exchange import Answer, exchange
 from fedfilt.flower.nodes import Nodes
 from fedfilt.flower.simulation import simulated_grid
-from fedfilt.layout import Layout
 from fedfilt.rounds import Cost, Job, Reply, Sparsifier, Tests
 from fedfilt.simulated import Lateness
 from fedfilt.sparsifiers.top_k import TopK
-from fedfilt.train import Training
+from fedfilt.train import Trainer, Training
 from fedfilt.wire import unpack
 
 TIMEOUT = 600.0
+
+log = logging.getLogger("fedfilt")
 
 
 class Flower:
@@ -60,7 +62,8 @@ class Flower:
         grace: float = 0.0,
     ) -> None:
         """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top."""
-        self.layout, self.data = Layout(module), data
+        trainer = Trainer(module, training, data.x.shape[1:])
+        self.layout, self.data = trainer.layout, data
         self._classes = _outputs(module, data)
         self._most_bytes = sparsifier.full_bytes(self.layout.size)
         self._run = hashlib.sha256(f"{data.hash}|{seed}|{training}|{self.layout.slots}".encode()).hexdigest()[:16]
@@ -68,7 +71,7 @@ class Flower:
         self._round, self._begun = 0, False
         self._stack = ExitStack()
         if grid is None:
-            desk = Desk(module, self.layout, training, sparsifier, seed, self._classes)
+            desk = Desk(trainer, sparsifier, seed, self._classes)
             grid = self._stack.enter_context(simulated_grid(desk, data, workers))
         self._grid = grid
         self._nodes = Nodes(grid, data.count) if nodes is None else nodes
@@ -112,8 +115,8 @@ class Flower:
             for device, row in enumerate(models)
             if device in online
         }
-        everybody = np.zeros((len(models), self._classes, self._classes), np.int64)
-        own = None if self.data.local_test is None else np.zeros_like(everybody)
+        none = messages.Tested(np.zeros((self._classes, self._classes), np.int64), math.nan)
+        own, everybody = [none] * len(models), [none] * len(models)
         for answer in exchange(self._grid, sent, self._timeout):
             device = answer.device
             if answer.content is None:
@@ -122,12 +125,15 @@ class Flower:
             where = self._run, self._round, device, self._classes
             try:
                 found = messages.read_test_reply(answer.content, *where, total, len(self.data.global_test))
-            except messages.BadMessage:
+            except messages.BadMessage as error:
+                log.warning("the test of device %d is left out: %s", device, error)
                 continue
-            everybody[device] = found[1]
-            if own is not None and found[0] is not None:
-                own[device] = found[0]
-        return Tests(own, everybody)
+            own[device], everybody[device] = found[0] or none, found[1]
+        matrices, losses = _stacked(everybody)
+        if self.data.local_test is None:
+            return Tests(None, matrices, global_loss=losses)
+        own_matrices, own_losses = _stacked(own)
+        return Tests(own_matrices, matrices, own_losses, losses)
 
     def close(self) -> None:
         """End the simulation, if there is one."""

@@ -30,8 +30,8 @@ DEPLOYMENT = "FEDFILT_DEPLOYMENT"
 def _place(context: Context) -> Place:
     """Where a device works: in the folder its SuperNode was started with, on its own samples."""
     from fedfilt.engines.local import _outputs
-    from fedfilt.layout import Layout
     from fedfilt.runs import Run, _module
+    from fedfilt.train import Trainer
 
     config = _config(context)
     named = context.node_config.get("folder")
@@ -46,7 +46,8 @@ def _place(context: Context) -> Place:
         data = Run(config).data
     everybody = data  # only asked for where nothing is kept yet
     module = _module(config, data)
-    desk = Desk(module, Layout(module), config.training, config.sparsifier, config.seed, _outputs(module, data))
+    trainer = Trainer(module, config.training, data.x.shape[1:])
+    desk = Desk(trainer, config.sparsifier, config.seed, _outputs(module, data))
     return Place(desk, lambda device: kept_samples(folder, key, device, lambda: everybody), folder)
 
 

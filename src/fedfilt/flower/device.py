@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors import SafetensorError, safe_open
@@ -25,7 +24,7 @@ from fedfilt.data import FederatedData
 from fedfilt.flower import messages
 from fedfilt.layout import Layout
 from fedfilt.rounds import Job, Sparsifier
-from fedfilt.train import Training, confusion, inputs, one_thread, train
+from fedfilt.train import Trainer
 
 Samples = dict[str, Array]  # train_x, train_y, local_x, local_y (if there is a local test), global_x, global_y
 
@@ -33,9 +32,7 @@ Samples = dict[str, Array]  # train_x, train_y, local_x, local_y (if there is a 
 class Desk(NamedTuple):
     """How a device trains: the same for all devices of a run."""
 
-    module: torch.nn.Module
-    layout: Layout
-    training: Training
+    trainer: Trainer
     sparsifier: Sparsifier
     seed: int
     classes: int
@@ -43,34 +40,41 @@ class Desk(NamedTuple):
 
 def train_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Samples], folder: Path) -> RecordDict:
     """Train as ordered, and answer with the packed update; what is not sent stays on disk."""
-    run, job = messages.read_train_order(content, desk.layout.size)
+    run, job = messages.read_train_order(content, desk.trainer.layout.size)
     own = samples(job.device)
     folder.mkdir(parents=True, exist_ok=True)
-    keep_model(folder, job.model, desk.layout, job.round)
+    keep_model(folder, job.model, desk.trainer.layout, job.round)
     left, lost = _settle(folder, run, job)
     start = time.perf_counter()
-    number = math.floor(job.plan.data_fraction * len(own["train_y"]) + 1e-9)
-    row, loss = torch.from_numpy(job.model.copy()), math.nan
+    held = len(own["train_y"])
+    number = math.floor(job.plan.data_fraction * held + 1e-9)
+    row, loss = job.model.copy(), math.nan
     if number:
-        x, y = inputs(own["train_x"]), torch.from_numpy(own["train_y"])
-        where = desk.seed, job.round, job.device
-        with one_thread():
-            loss = train(desk.module, desk.layout, row, x, y, desk.training, *where, job.plan.epochs, number)
-    packed, rest = desk.sparsifier(row.numpy() - job.model, left, job.plan.density)
+        loss = desk.trainer.train(
+            row,
+            own["train_x"],
+            own["train_y"],
+            np.arange(held),
+            seed=desk.seed,
+            round=job.round,
+            device=job.device,
+            epochs=job.plan.epochs,
+            samples=number,
+        )
+    packed, rest = desk.sparsifier(row - job.model, left, job.plan.density)
     _keep_left(folder, run, job.round + 1, rest)
-    return messages.train_reply(
-        run, job, messages.Trained(packed, number, loss, time.perf_counter() - start, lost=lost)
-    )
+    seconds = time.perf_counter() - start
+    return messages.train_reply(run, job, messages.Trained(packed, number, loss, seconds, lost=lost))
 
 
 def test_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Samples], folder: Path) -> RecordDict:
     """Keep the model that the server sent, and test it."""
-    run, round, device, row = messages.read_test_order(content, desk.layout.size)
+    run, round, device, row = messages.read_test_order(content, desk.trainer.layout.size)
     own = samples(device)
     folder.mkdir(parents=True, exist_ok=True)
-    keep_model(folder, row, desk.layout, round)
-    local = _confusion(desk, row, own["local_x"], own["local_y"]) if "local_y" in own else None
-    return messages.test_reply(run, round, device, local, _confusion(desk, row, own["global_x"], own["global_y"]))
+    keep_model(folder, row, desk.trainer.layout, round)
+    local = _test(desk, row, own["local_x"], own["local_y"]) if "local_y" in own else None
+    return messages.test_reply(run, round, device, local, _test(desk, row, own["global_x"], own["global_y"]))
 
 
 def keep_model(folder: Path, row: Array, layout: Layout, round: int) -> None:
@@ -122,14 +126,9 @@ def kept_kind(folder: Path, key: str) -> FederatedData | None:
         return None
 
 
-def _confusion(desk: Desk, row: Array, x: Array, y: Array) -> Array:
-    total = np.zeros((desk.classes, desk.classes), np.int64)
-    model = torch.from_numpy(row.copy())
-    with one_thread():
-        for start in range(0, len(y), 2000):
-            part = slice(start, start + 2000)
-            total += confusion(desk.module, desk.layout, model, inputs(x[part]), y[part], desk.classes)
-    return total
+def _test(desk: Desk, row: Array, x: Array, y: Array) -> messages.Tested:
+    counts, loss = desk.trainer.test(row, x, y, np.arange(len(y)), desk.classes)
+    return messages.Tested(counts, loss / len(y) if len(y) else math.nan)
 
 
 def _settle(folder: Path, run: str, job: Job) -> tuple[Array | None, bool]:

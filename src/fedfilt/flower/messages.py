@@ -31,6 +31,13 @@ class Trained(NamedTuple):
     lost: bool = False  # whether it no longer had what it had not sent yet
 
 
+class Tested(NamedTuple):
+    """What a device found when it tested a model."""
+
+    confusion: Array  # (C, C)
+    loss: float  # mean
+
+
 def train_order(run: str, job: Job) -> RecordDict:
     """The order to train: the device's own row and plan."""
     return _content(
@@ -94,21 +101,23 @@ def read_test_order(content: RecordDict, size: int) -> tuple[str, int, int, Arra
     return *_head(record), _row(record, size)
 
 
-def test_reply(run: str, round: int, device: int, own: Array | None, everybody: Array) -> RecordDict:
-    """The (C, C) confusion matrices of a device's model."""
-    matrices = {"global": everybody.astype("<i8").tobytes()}
-    matrices["local"] = b"" if own is None else own.astype("<i8").tobytes()
-    return _content(run, round, device, matrices)
+def test_reply(run: str, round: int, device: int, own: Tested | None, everybody: Tested) -> RecordDict:
+    """What a device answers to an order to test; `own` is None where there is no local test."""
+    fields: dict[str, Any] = {}
+    for name, tested in (("local", own), ("global", everybody)):
+        if tested is not None:
+            fields |= {name: tested.confusion.astype("<i8").tobytes(), f"{name}-loss": tested.loss}
+    return _content(run, round, device, fields)
 
 
 def read_test_reply(
     content: RecordDict, run: str, round: int, device: int, classes: int, own: int | None, everybody: int
-) -> tuple[Array | None, Array]:
-    """The confusion matrices a device sent, if they count as many samples as there are."""
+) -> tuple[Tested | None, Tested]:
+    """What a device found on its own and everybody's test, if it counts as many samples as there are."""
     record = _record(content)
     _check_head(record, run, round, device)
-    local = None if own is None else _matrix(record, "local", classes, own)
-    return local, _matrix(record, "global", classes, everybody)
+    local = None if own is None else _tested(record, "local", classes, own)
+    return local, _tested(record, "global", classes, everybody)
 
 
 def who_order() -> RecordDict:
@@ -188,11 +197,11 @@ def _row(record: ConfigRecord, size: int) -> Array:
     return row
 
 
-def _matrix(record: ConfigRecord, key: str, classes: int, total: int) -> Array:
+def _tested(record: ConfigRecord, key: str, classes: int, total: int) -> Tested:
     content: bytes = _get(record, key, bytes)
     if len(content) != 8 * classes * classes:
         raise BadMessage(f"{key} must be {classes} x {classes} numbers, got {len(content)} bytes")
     matrix = np.frombuffer(content, "<i8").astype(np.int64).reshape(classes, classes)
     if matrix.min() < 0 or matrix.max() > total or matrix.sum() != total:
         raise BadMessage(f"{key} must count {total} samples, got {matrix.sum()}")
-    return matrix
+    return Tested(matrix, _get(record, f"{key}-loss", float))

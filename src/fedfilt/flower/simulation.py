@@ -1,6 +1,5 @@
 """Flower's simulation in this process, without Ray: its own grid, nodes and queues, with our worker processes."""
 
-import copy
 import logging
 import multiprocessing
 import secrets
@@ -40,16 +39,18 @@ from fedfilt.flower.device import Desk, Place, Samples, client_app, dealt
 def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0) -> Iterator[Grid]:
     """A grid with one simulated node per device, numbered by `partition-id`; each has a folder for what it keeps."""
     with tempfile.TemporaryDirectory(prefix="fedfilt-") as folder:
-        own = desk._replace(module=copy.deepcopy(desk.module))
-        with running_grid(_Maker(own, data, Path(folder)), data.count, workers or _cores()) as grid:
+        threads = desk.trainer.network is not None  # the native core lets threads work side by side, torch does not
+        with running_grid(_Maker(desk, data, Path(folder)), data.count, workers or _cores(), threads=threads) as grid:
             yield grid
 
 
 @contextmanager
 def running_grid(
-    make: Callable[[], ClientApp], count: int, workers: int = 1, app: Path | None = None
+    make: Callable[[], ClientApp], count: int, workers: int = 1, app: Path | None = None, threads: bool = False
 ) -> Iterator[Grid]:
     """Flower's simulation of so many nodes with the app that `make` makes, in this process or in worker processes.
+
+    Several workers are processes, or threads of this one if the app can be called by several at a time.
 
     `app` is the folder of a Flower app, from whose pyproject.toml the run config comes.
     """
@@ -65,7 +66,7 @@ def running_grid(
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = run.primary_task_id, run.run_id, SUPERLINK_NODE_ID
     grid = InMemoryGrid(state_factory=factory)
     grid.set_run(run)
-    stop, backend = threading.Event(), _Workers(make, workers)
+    stop, backend = threading.Event(), _Workers(make, workers, threads)
     thread = threading.Thread(
         target=vce_api.run_api, args=(make, lambda: backend, nodes, factory, stores, stop, VceMetrics()), daemon=True
     )
@@ -94,14 +95,14 @@ class _Maker:
 
 
 class _Workers(Backend):
-    """Runs the app for one message at a time in this process, or for several in worker processes."""
+    """Runs the app for one message at a time in this process, or for several in threads or worker processes."""
 
-    def __init__(self, make: Callable[[], ClientApp], workers: int) -> None:
-        self._make, self._count = make, workers
+    def __init__(self, make: Callable[[], ClientApp], workers: int, threads: bool) -> None:
+        self._make, self._count, self._threads = make, workers, threads
         self._pool: ProcessPoolExecutor | None = None
 
     def build(self, app_fn: Callable[[], ClientApp]) -> None:
-        if self._count > 1:
+        if self._count > 1 and not self._threads:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._count, spawn, _start_worker, (self._make,))
         else:
