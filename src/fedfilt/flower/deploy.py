@@ -139,7 +139,13 @@ def app_project(config: Config) -> str:
     config = replace(config, engine=replace(config.engine, name="flower"))
     return tomli_w.dumps(
         {
-            "project": {"name": "building", "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
+            "project": {
+                "name": "building",
+                "version": "1.0.0",
+                "description": "An experiment of fedfilt",
+                "license": "Apache-2.0",
+                "dependencies": [],
+            },
             "tool": {
                 "flwr": {
                     "app": {
