@@ -30,8 +30,9 @@ from fedfilt.config import from_table
 from fedfilt.engines.flower import Flower
 from fedfilt.engines.local import Local
 from fedfilt.flower import GFedFilt, device, messages
+from fedfilt.flower.deploy import Registered
 from fedfilt.flower.exchange import exchange
-from fedfilt.flower.nodes import Nodes, Registered
+from fedfilt.flower.nodes import Nodes
 from fedfilt.flower.simulation import running_grid, simulated_grid
 from fedfilt.rounds import Job, Plan, State, Updates, play_round
 from fedfilt.runs import Run, lines, play_in_folder

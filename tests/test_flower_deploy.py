@@ -250,7 +250,6 @@ def test_nothing_is_left_behind_when_the_server_is_stopped(tmp_path, kept):
 def start_intruders(building, folder, kept):
     """Six who have no business here; the sixth, who wants to give orders from elsewhere, is in test_flower.py."""
     from fedfilt.flower import deploy
-    from fedfilt.flower.app import registered
     from fedfilt.flower.control import control
 
     where = deploy.address(json_of(building)["address"])
@@ -279,7 +278,7 @@ def start_intruders(building, folder, kept):
     named = intruder(building, folder, "another's name", "device-001")
     (named / "key").unlink()
     public = deploy._key(named)
-    (key,) = registered({"authentication": True, "device": [{"name": "device-001", "public_key": public}]})
+    (key,) = deploy.registered({"authentication": True, "device": [{"name": "device-001", "public_key": public}]})
     with control(str(where), building / "server" / "certificates" / "ca.crt") as link:
         link.register("device-001", key.public_key)  # whoever got this done, the row belongs to the other key
     found["another's name"] = named, intrude(kept, named)
@@ -350,3 +349,11 @@ def test_a_deployment_folder_has_keys_only_their_owner_can_read_and_says_no_to_t
     assert done.returncode == 1
     assert "is there already" in done.stderr
     assert sorted(building.rglob("*")) == before
+
+
+def test_supervisors_are_small():
+    """What runs all the time on a device besides its SuperNode does not load torch."""
+    code = "import sys, fedfilt.cli, fedfilt.flower.keeping; print({'torch', 'numpy', 'flwr'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+    code = "import sys, fedfilt.flower.keeping, fedfilt.flower.control; print({'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

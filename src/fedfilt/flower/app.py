@@ -7,17 +7,19 @@ the run is kept, it reads from the file that the environment variable FEDFILT_DE
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedfilt.flower.deploy import registered
 from fedfilt.flower.device import Desk, Place, client_app, kept_kind, kept_samples
-from fedfilt.flower.nodes import Nodes, Registered
+from fedfilt.flower.nodes import Nodes
 
 if TYPE_CHECKING:
     from fedfilt.config import Config
@@ -38,8 +40,7 @@ def _place(context: Context) -> Place:
     number = context.node_config.get("partition-id")
     if named is None and number is None:
         raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
-    simulated = Path(tempfile.gettempdir()) / f"fedfilt-{os.getuid()}-{context.run_id}"
-    folder = simulated / f"device-{number}" if named is None else Path(str(named)).expanduser()
+    folder = _simulated(context) / f"device-{number}" if named is None else Path(str(named)).expanduser()
     key = hashlib.sha256(config.toml().encode()).hexdigest()
     data = kept_kind(folder, key)
     if data is None:
@@ -49,6 +50,11 @@ def _place(context: Context) -> Place:
     trainer = Trainer(module, config.training, data.x.shape[1:])
     desk = Desk(trainer, config.sparsifier, config.seed, _outputs(module, data))
     return Place(desk, lambda device: kept_samples(folder, key, device, lambda: everybody), folder)
+
+
+def _simulated(context: Context) -> Path:
+    """The folder of all devices of a simulation; it ends with the run."""
+    return Path(tempfile.gettempdir()) / f"fedfilt-{os.getuid()}-{context.run_id}"
 
 
 def _config(context: Context) -> "Config":
@@ -76,6 +82,9 @@ def _main(grid: Grid, context: Context) -> None:
     except Exception:
         log.exception("the run ends here; a new one goes on from its last checkpoint")
         raise
+    finally:
+        if not named:
+            shutil.rmtree(_simulated(context), ignore_errors=True)
 
 
 def _play(grid: Grid, context: Context) -> None:
@@ -126,17 +135,3 @@ def _deployment(grid: Grid, count: int, out: str) -> tuple[Path, Nodes]:
         return Path(out or "runs/flower"), Nodes(grid, count)
     table = tomllib.loads(Path(named).read_text(encoding="utf-8"))
     return Path(named).parent / "run", Nodes(grid, count, registered(table))
-
-
-def registered(table: dict[str, Any]) -> list[Registered] | None:
-    """The registered devices of a deployment file, by row; None if it has no authentication."""
-    if not table["authentication"]:
-        return None
-    from cryptography.hazmat.primitives import serialization
-
-    found = []
-    for device in table["device"]:
-        key = serialization.load_ssh_public_key(device["public_key"].encode())
-        pem = serialization.PublicFormat.SubjectPublicKeyInfo
-        found.append(Registered(device["name"], key.public_bytes(serialization.Encoding.PEM, pem)))
-    return found

@@ -15,15 +15,15 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli_w
 
-from fedfilt.config import Config
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a supervisor on a small device needs this module, and must not load torch
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
+
+    from fedfilt.config import Config
 
 YEARS = 10
 
@@ -59,9 +59,30 @@ def address(text: str) -> Address:
     return Address(host, int(port))
 
 
+class Registered(NamedTuple):
+    """A device as it was registered: its row in the graph is its place in the list."""
+
+    name: str
+    public_key: bytes  # PEM, as Flower keeps it
+
+
+def registered(table: dict[str, Any]) -> list[Registered] | None:
+    """The registered devices of a deployment file, by row; None if it has no authentication."""
+    if not table["authentication"]:
+        return None
+    from cryptography.hazmat.primitives import serialization
+
+    found = []
+    for device in table["device"]:
+        key = serialization.load_ssh_public_key(device["public_key"].encode())
+        pem = serialization.PublicFormat.SubjectPublicKeyInfo
+        found.append(Registered(device["name"], key.public_bytes(serialization.Encoding.PEM, pem)))
+    return found
+
+
 def write(
     folder: Path,
-    config: Config,
+    config: "Config",
     count: int,
     where: Address,
     authentication: bool = True,
@@ -97,7 +118,7 @@ def write(
 
 
 def _write(
-    made: Path, config: Config, names: list[str], where: Address, authentication: bool, place: Path, program: str
+    made: Path, config: "Config", names: list[str], where: Address, authentication: bool, place: Path, program: str
 ) -> None:
     server, devices = made / "server", made / "devices"
     app, flower = server / "app", server / "flower"
@@ -134,7 +155,7 @@ def _write(
         )
 
 
-def app_project(config: Config) -> str:
+def app_project(config: "Config") -> str:
     """The pyproject.toml of the Flower app of an experiment: it is all there is to the app, fedfilt has the rest."""
     config = replace(config, engine=replace(config.engine, name="flower"))
     return tomli_w.dumps(

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfilt.flower.deploy import Address, address
+from fedfilt.flower.deploy import Address, address, registered
 
 if TYPE_CHECKING:
     from fedfilt.flower.control import Control
@@ -126,8 +126,6 @@ def _serve(folder: Path, ready: Callable[[], None]) -> None:
 
 def register(table: dict[str, Any], link: "Control") -> None:
     """Register the devices' keys under their names; those that are registered already stay."""
-    from fedfilt.flower.app import registered
-
     known = link.names()
     for device in registered(table) or []:
         if device.name not in known:

@@ -3,21 +3,14 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from flwr.serverapp import Grid
 
 from fedfilt.flower import messages
+from fedfilt.flower.deploy import Registered
 from fedfilt.flower.exchange import exchange
 
 log = logging.getLogger("fedfilt")
-
-
-class Registered(NamedTuple):
-    """A device as it was registered: its row in the graph is its place in the list."""
-
-    name: str
-    public_key: bytes  # PEM, as Flower keeps it
 
 
 class Nodes:
@@ -42,11 +35,12 @@ class Nodes:
             return self._by_key(self._registered)
         return self._by_number()
 
-    def wait(self, seconds: float) -> dict[int, int]:
-        """Wait until all devices are online, or so long; then go on with those that are."""
-        end = time.monotonic() + seconds
-        said = -1
+    def wait(self, seconds: float, patience: float = 180.0) -> dict[int, int]:
+        """Wait for all devices to be online: at most so long for the first, and then `patience` for the others."""
+        end, said = time.monotonic() + seconds, -1
         while len(found := self.online()) < self._count and time.monotonic() < end:
+            if found and said <= 0:
+                end = min(end, time.monotonic() + patience)
             if len(found) != said:
                 log.info("%d of %d devices are online", said := len(found), self._count)
             time.sleep(1.0)
