@@ -191,8 +191,8 @@ def _start(folder: Path, name: str, command: str, place: Path, what: str) -> Non
     script.chmod(0o755)
     (folder / f"{name}.service").write_text(
         f"[Unit]\nDescription={what}\nAfter=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nExecStart={command} {shlex.quote(str(place))}\nUser={getpass.getuser()}\nRestart=on-failure\nRestartSec=5\n"
-        "NoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
+        f"[Service]\nExecStart={command} {shlex.quote(str(place))}\nUser={getpass.getuser()}\n"
+        "Restart=on-failure\nRestartSec=5\nNoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
     )
 
 
