@@ -10,6 +10,7 @@ import random
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import httpx
@@ -153,6 +154,19 @@ def test_the_app_of_a_deployment_runs_unchanged_in_a_simulation(tmp_path, monkey
 
     with pytest.raises(ValueError, match="FEDFILT_DEPLOYMENT must name"):
         server(grid=Silent(), context=Context(1, 0, {}, RecordDict(), table | {"out": str(tmp_path / "other")}))
+
+
+def test_a_glance_at_the_lock_does_not_end_a_run(tmp_path, run):
+    from fedfilt.checkpoint import Busy, locked
+    from fedfilt.flower.app import _rounds
+
+    place = Without(run, [])
+    with locked(tmp_path), pytest.raises(Busy):
+        list(_rounds(run, tmp_path, place, tries=1))
+    held = locked(tmp_path)
+    held.__enter__()
+    threading.Timer(0.5, held.__exit__, (None, None, None)).start()
+    assert [line["round"] for line in _rounds(run, tmp_path, place)] == [1, 2, 3]
 
 
 def test_the_order_of_arrival_changes_nothing(run, grid):

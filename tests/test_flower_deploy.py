@@ -351,6 +351,16 @@ def test_a_deployment_folder_has_keys_only_their_owner_can_read_and_says_no_to_t
     assert sorted(building.rglob("*")) == before
 
 
+def test_a_server_without_authentication_does_not_start_on_a_network(tmp_path):
+    building = written(tmp_path, "--no-authentication")
+    table = building / "server" / "deployment.toml"
+    table.write_text(table.read_text().replace("127.0.0.1", "0.0.0.0"))
+    command = fedfilt("deploy", "server", building / "server")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "without authentication anybody who reaches 0.0.0.0" in done.stderr
+
+
 def test_supervisors_are_small():
     """What runs all the time on a device besides its SuperNode does not load torch."""
     code = "import sys, fedfilt.cli, fedfilt.flower.keeping; print({'torch', 'numpy', 'flwr'} & set(sys.modules))"

@@ -9,10 +9,12 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -23,6 +25,8 @@ from fedfilt.flower.nodes import Nodes
 
 if TYPE_CHECKING:
     from fedfilt.config import Config
+    from fedfilt.engines.flower import Flower
+    from fedfilt.runs import Run
 
 log = logging.getLogger("fedfilt")
 
@@ -89,7 +93,7 @@ def _main(grid: Grid, context: Context) -> None:
 
 def _play(grid: Grid, context: Context) -> None:
     from fedfilt.engines.flower import Flower
-    from fedfilt.runs import Run, play_in_folder
+    from fedfilt.runs import Run
 
     config = _config(context)
     made = Run(config)
@@ -110,7 +114,7 @@ def _play(grid: Grid, context: Context) -> None:
         grace=place.grace_seconds,
     )
     with engine:
-        for line in play_in_folder(made, folder, True, engine):
+        for line in _rounds(made, folder, engine):
             words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
             log.info(
                 "round %d of %d took %.1f s; %s",
@@ -120,6 +124,20 @@ def _play(grid: Grid, context: Context) -> None:
                 words or "all took part",
             )
     log.info("the run is complete: %s", folder)
+
+
+def _rounds(made: "Run", folder: Path, engine: "Flower", tries: int = 20) -> Iterator[dict[str, Any]]:
+    """The rounds of a run. Its supervisor looks at the lock of the folder now and then; to take it is tried again."""
+    from fedfilt.checkpoint import Busy
+    from fedfilt.runs import play_in_folder
+
+    try:
+        yield from play_in_folder(made, folder, True, engine)
+    except Busy:
+        if not tries:
+            raise
+        time.sleep(0.1)
+        yield from _rounds(made, folder, engine, tries - 1)
 
 
 def _deployment(grid: Grid, count: int, out: str) -> tuple[Path, Nodes]:

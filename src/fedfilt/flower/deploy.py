@@ -81,6 +81,15 @@ def registered(table: dict[str, Any]) -> list[Registered] | None:
     return found
 
 
+def check_open(where: Address, authentication: bool, insist: bool) -> None:
+    """Refuse to be open to a network without authentication, unless that is insisted on."""
+    if not authentication and not where.loopback and not insist:
+        raise ValueError(
+            f"without authentication anybody who reaches {where} can take part and read models; use 127.0.0.1, "
+            "leave out --no-authentication, or insist with --insist"
+        )
+
+
 def write(
     folder: Path,
     config: "Config",
@@ -97,11 +106,7 @@ def write(
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already; choose a new folder with --out")
-    if not authentication and not where.loopback and not insist:
-        raise ValueError(
-            f"without authentication anybody who reaches {where} can take part and read models; use 127.0.0.1, "
-            "leave out --no-authentication, or insist with --insist"
-        )
+    check_open(where, authentication, insist)
     config = replace(config, engine=replace(config.engine, name="flower"))
     names = [f"device-{number:03d}" for number in range(count)]
     place = (place or folder).absolute()
@@ -109,7 +114,7 @@ def write(
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=folder.parent))
     try:
-        _write(made, config, names, where, authentication, place, program)
+        _write(made, config, names, where, authentication, insist, place, program)
         made.chmod(0o755)
         os.replace(made, folder)
     except BaseException:
@@ -119,7 +124,14 @@ def write(
 
 
 def _write(
-    made: Path, config: "Config", names: list[str], where: Address, authentication: bool, place: Path, program: str
+    made: Path,
+    config: "Config",
+    names: list[str],
+    where: Address,
+    authentication: bool,
+    insist: bool,
+    place: Path,
+    program: str,
 ) -> None:
     server, devices = made / "server", made / "devices"
     app, flower = server / "app", server / "flower"
@@ -142,6 +154,7 @@ def _write(
     table = {
         "address": str(where),
         "authentication": authentication,
+        "insist": insist,
         "device": [{"name": name, "public_key": public[name]} for name in names],
     }
     (server / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")

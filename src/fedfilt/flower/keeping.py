@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfilt.flower.deploy import Address, address, registered
+from fedfilt.flower.deploy import Address, address, check_open, registered
 
 if TYPE_CHECKING:
     from fedfilt.flower.control import Control
@@ -91,6 +91,8 @@ def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
     `ready` is called whenever devices can join.
     """
     folder = _checked(folder, "deployment.toml")
+    table, where = _deployment(folder)
+    check_open(where, table["authentication"], table["insist"])
     failures, reached = 0, _round(folder)
     with _stoppable():
         while not _complete(folder):

@@ -30,8 +30,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
+from fedfilt import native
 from fedfilt.data import FederatedData
-from fedfilt.engines.local import _cores
 from fedfilt.flower.device import Desk, Place, Samples, client_app, dealt
 
 
@@ -40,7 +40,9 @@ def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0) -> Iterato
     """A grid with one simulated node per device, numbered by `partition-id`; each has a folder for what it keeps."""
     with tempfile.TemporaryDirectory(prefix="fedfilt-") as folder:
         threads = desk.trainer.network is not None  # the native core lets threads work side by side, torch does not
-        with running_grid(_Maker(desk, data, Path(folder)), data.count, workers or _cores(), threads=threads) as grid:
+        with running_grid(
+            _Maker(desk, data, Path(folder)), data.count, workers or native.cores(), threads=threads
+        ) as grid:
             yield grid
 
 
