@@ -21,7 +21,7 @@ pytest.importorskip("flwr")
 
 from fedfilt.config import load
 from fedfilt.engines.local import Local
-from fedfilt.flower.keeping import device_command, environment, free_port
+from fedfilt.flower.keeping import _end_with_parent, device_command, environment, free_port
 from fedfilt.rounds import play
 from fedfilt.runs import Run, lines
 
@@ -63,7 +63,12 @@ class Kept:
     def start(self, command, output, env=None):
         with output.open("ab") as stream:
             process = subprocess.Popen(
-                list(map(str, command)), stdout=stream, stderr=subprocess.STDOUT, env=env, start_new_session=True
+                list(map(str, command)),
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # also if the tests are killed
             )
         self._all.append(process)
         return process
