@@ -58,6 +58,8 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
     tensors = {"models": state.models}
     if state.residuals is not None:
         tensors["residuals"] = state.residuals
+    if state.accepted is not None:
+        tensors["accepted"] = state.accepted
     write_atomically(path, save(tensors, metadata))
 
 
@@ -67,7 +69,7 @@ def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
         content = path.read_bytes()
         metadata = _metadata(content)
         tensors = load(content)
-        state = State(int(metadata["round"]), tensors["models"], tensors.get("residuals"))
+        state = State(int(metadata["round"]), tensors["models"], tensors.get("residuals"), tensors.get("accepted"))
     except (SafetensorError, KeyError, ValueError, struct.error) as error:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") != VERSION:
@@ -79,13 +81,15 @@ def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
     for array in (state.models, state.residuals):
         if array is not None and (array.shape != shape or array.dtype != np.float32):
             raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {shape}")
+    if state.accepted is not None and (state.accepted.shape != shape[:1] or state.accepted.dtype != np.int64):
+        raise BadCheckpoint(f"{path} must say of {shape[0]} devices what was accepted, got {state.accepted.shape}")
     return state
 
 
 def _state_hash(state: State, metadata: Mapping[str, str]) -> str:
     """sha256 of all that a checkpoint says."""
     head = "|".join(metadata.get(key, "") for key in ("version", "round", "config"))
-    rows = [models_hash(array) for array in (state.models, state.residuals) if array is not None]
+    rows = [models_hash(array) for array in state[1:] if array is not None]
     return hashlib.sha256("|".join([head, *rows]).encode()).hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt.flower.commands import deploy_app
 from fedfilt.paper._command import paper
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, where it is.")
 app.add_typer(data_app, name="data")
 app.command()(paper)
+app.add_typer(deploy_app, name="deploy")
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[

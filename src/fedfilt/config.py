@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from fedfilt import parts
-from fedfilt.checks import Response, check_choice, check_count
+from fedfilt.checks import Response, check_choice, check_count, check_number
 from fedfilt.data import Sizes
 from fedfilt.events import Event
 from fedfilt.kinds import Kinds
@@ -51,14 +51,25 @@ class Model:
 
 @dataclass(frozen=True)
 class Place:
-    """The table [engine]: where training happens, and with how many worker processes (0: one per core)."""
+    """The table [engine]: where training happens, and with how many worker processes (0: one per core).
+
+    The rest is for Flower: the longest that a round may take; whether clocks and deadlines are real instead of
+    simulated; and what a real deadline allows on top for Flower's own polling and starting of processes.
+    """
 
     name: str = "local"
     workers: int = 0
+    timeout_seconds: float = 600.0
+    real_time: bool = False
+    grace_seconds: float = 15.0
 
     def __post_init__(self) -> None:
         check_choice("engine.name", self.name, parts.names("engines"))
         check_count("engine.workers", self.workers, low=0)
+        check_number("engine.timeout_seconds", self.timeout_seconds, low=0, above=True)
+        check_number("engine.grace_seconds", self.grace_seconds, low=0)
+        if self.real_time and self.name != "flower":
+            raise ValueError(f"engine.real_time needs real devices, engine.name = 'flower', got {self.name!r}")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Job(NamedTuple):
     model: Array  # (B,) the device's own row
     plan: Plan
     residual: Array | None = None  # (B,) what the device has not sent yet
+    accepted: int = 0  # the last round, counted from 1, in which this device's reply counted; 0: none
 
 
 class Cost(NamedTuple):
@@ -70,6 +71,7 @@ class Reply(NamedTuple):
     cost: Cost = Cost()
     late: bool = False  # too late to count
     end: float = 0.0  # simulated seconds until the round ended for all
+    absent: str = ""  # why nothing usable came from the device; then only `device` counts
 
 
 class Updates(NamedTuple):
@@ -146,6 +148,7 @@ class State(NamedTuple):
     round: int  # rounds played
     models: Array  # (K, B)
     residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
+    accepted: Array | None = None  # (K,) last round in which each device's reply counted; 0 or None: no round
 
 
 class Record(NamedTuple):
@@ -164,6 +167,7 @@ class Record(NamedTuple):
     trained: Tests | None  # of the models after local training, before mixing
     events: tuple[str, ...] = ()  # what happened before it; see `fedfilt.events`
     away: tuple[int, ...] = ()  # who was not there, or offline
+    absent: dict[int, str] = {}  # noqa: RUF012 (never changed) who gave no usable reply, and why
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,8 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     engine, (count, size) = experiment.engine, state.models.shape
     schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, state.round), experiment.update_bytes)
     replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
-    counted = [reply for reply in replies if not reply.late]
+    absent = {reply.device: reply.absent for reply in replies if reply.absent}
+    counted = [reply for reply in replies if not reply.late and not reply.absent]
     updates = Updates.stack(counted, count, size)
     done = state.round + 1
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
@@ -215,13 +220,23 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     latency = max((reply.end for reply in replies), default=0.0)
     seconds = time.perf_counter() - start
     record = Record(done, seconds, updates.weights, losses, schedule, costs, sizes, late, latency, mixed, trained)
-    return State(done, models, _residuals(state.residuals, counted, count, size)), record
+    accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
+    accepted[[reply.device for reply in counted]] = done
+    residuals = _residuals(state.residuals, counted, count, size)
+    return State(done, models, residuals, accepted), record._replace(absent=absent)
 
 
 def _jobs(state: State, schedule: Schedule) -> list[Job]:
-    left = state.residuals
+    left, seen = state.residuals, state.accepted
     return [
-        Job(state.round, i, state.models[i], plan, None if left is None else left[i])
+        Job(
+            state.round,
+            i,
+            state.models[i],
+            plan,
+            None if left is None else left[i],
+            0 if seen is None else int(seen[i]),
+        )
         for i, plan in enumerate(schedule.plans)
         if plan.epochs
     ]

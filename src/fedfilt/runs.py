@@ -83,7 +83,7 @@ class Run:
                 self.graph,
                 self.aggregator,
                 config.scheduler,
-                Simulated(running, self.hardware, config.seed, config.late),
+                running if config.engine.real_time else Simulated(running, self.hardware, config.seed, config.late),
                 self.hardware,
                 config.rounds,
                 self.update_bytes,
@@ -129,6 +129,8 @@ class Run:
         }
         if self.events is not None:
             line |= {"events": list(record.events), "away": list(record.away)}
+        if record.absent:
+            line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
         for name in ("mixed", "trained"):
             tests = getattr(record, name)
             if tests is not None:

@@ -58,7 +58,9 @@ class Simulated:
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Replies with their costs; those that came too late are marked."""
-        replies = {reply.device: reply for reply in self._inner.train(jobs, deadline)}
+        came = list(self._inner.train(jobs, deadline))
+        yield from (reply for reply in came if reply.absent)
+        replies = {reply.device: reply for reply in came if not reply.absent}
         if not replies:
             return
         round = jobs[0].round

@@ -1,0 +1,155 @@
+"""The Flower app: `client` for devices and `server` for the edge server, unchanged in simulation and deployment.
+
+The run config holds the experiment as TOML text. What only the edge server may decide, who the devices are and where
+the run is kept, it reads from the file that the environment variable FEDFILT_DEPLOYMENT names.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedfilt.flower.deploy import registered
+from fedfilt.flower.device import Desk, Place, client_app, kept_kind, kept_samples
+from fedfilt.flower.nodes import Nodes
+
+if TYPE_CHECKING:
+    from fedfilt.config import Config
+    from fedfilt.engines.flower import Flower
+    from fedfilt.runs import Run
+
+log = logging.getLogger("fedfilt")
+
+DEPLOYMENT = "FEDFILT_DEPLOYMENT"
+
+
+def _place(context: Context) -> Place:
+    """Where a device works: in the folder its SuperNode was started with, on its own samples."""
+    from fedfilt.engines.local import _outputs
+    from fedfilt.runs import Run, _module
+    from fedfilt.train import Trainer
+
+    config = _config(context)
+    named = context.node_config.get("folder")
+    number = context.node_config.get("partition-id")
+    if named is None and number is None:
+        raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
+    folder = _simulated(context) / f"device-{number}" if named is None else Path(str(named)).expanduser()
+    key = hashlib.sha256(config.toml().encode()).hexdigest()
+    data = kept_kind(folder, key)
+    if data is None:
+        data = Run(config).data
+    everybody = data  # only asked for where nothing is kept yet
+    module = _module(config, data)
+    trainer = Trainer(module, config.training, data.x.shape[1:])
+    desk = Desk(trainer, config.sparsifier, config.seed, _outputs(module, data))
+    return Place(desk, lambda device: kept_samples(folder, key, device, lambda: everybody), folder)
+
+
+def _simulated(context: Context) -> Path:
+    """The folder of all devices of a simulation; it ends with the run."""
+    return Path(tempfile.gettempdir()) / f"fedfilt-{os.getuid()}-{context.run_id}"
+
+
+def _config(context: Context) -> "Config":
+    from fedfilt.config import Checkpoint, from_table
+
+    config = from_table(tomllib.loads(str(context.run_config["experiment"])))
+    return replace(config, checkpoint=Checkpoint(every=1))  # what a device may forget must be safe with the server
+
+
+client = client_app(_place)
+server = ServerApp()
+
+
+@server.main()
+def _main(grid: Grid, context: Context) -> None:
+    """Play the experiment on the devices of a grid, from the last checkpoint on if there is one."""
+    named = os.environ.get(DEPLOYMENT)
+    if named:
+        handler = logging.FileHandler(Path(named).parent / "run.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    try:
+        _play(grid, context)
+    except Exception:
+        log.exception("the run ends here; a new one goes on from its last checkpoint")
+        raise
+    finally:
+        if not named:
+            shutil.rmtree(_simulated(context), ignore_errors=True)
+
+
+def _play(grid: Grid, context: Context) -> None:
+    from fedfilt.engines.flower import Flower
+    from fedfilt.runs import Run
+
+    config = _config(context)
+    made = Run(config)
+    folder, nodes = _deployment(grid, made.graph.count, str(context.run_config.get("out", "")))
+    place = config.engine
+    engine = Flower(
+        made.data,
+        made.module,
+        config.training,
+        config.seed,
+        place.workers,
+        config.sparsifier,
+        grid=grid,
+        nodes=nodes,
+        timeout=place.timeout_seconds,
+        real_time=config.late if place.real_time else None,
+        spread=made.hardware.error,
+        grace=place.grace_seconds,
+    )
+    with engine:
+        for line in _rounds(made, folder, engine):
+            words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
+            log.info(
+                "round %d of %d took %.1f s; %s",
+                line["round"],
+                config.rounds,
+                line["seconds"],
+                words or "all took part",
+            )
+    log.info("the run is complete: %s", folder)
+
+
+def _rounds(made: "Run", folder: Path, engine: "Flower", tries: int = 20) -> Iterator[dict[str, Any]]:
+    """The rounds of a run. Its supervisor looks at the lock of the folder now and then; to take it is tried again."""
+    from fedfilt.checkpoint import Busy
+    from fedfilt.runs import play_in_folder
+
+    try:
+        yield from play_in_folder(made, folder, True, engine)
+    except Busy:
+        if not tries:
+            raise
+        time.sleep(0.1)
+        yield from _rounds(made, folder, engine, tries - 1)
+
+
+def _deployment(grid: Grid, count: int, out: str) -> tuple[Path, Nodes]:
+    """(run folder, nodes) as the edge server's own file says; in a simulation, the folder of the run config."""
+    from flwr.superlink.grid import InMemoryGrid
+
+    named = os.environ.get(DEPLOYMENT)
+    if named is None:
+        if not isinstance(grid, InMemoryGrid):
+            raise ValueError(
+                f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy"
+            )
+        return Path(out or "runs/flower"), Nodes(grid, count)
+    table = tomllib.loads(Path(named).read_text(encoding="utf-8"))
+    return Path(named).parent / "run", Nodes(grid, count, registered(table))

@@ -1,0 +1,320 @@
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+from fedfilt import aggregators
+from fedfilt.checks import check_count, check_number
+from fedfilt.graph import Graph
+from fedfilt.rounds import Plan, Updates
+from fedfilt.wire import unpack
+
+log = logging.getLogger("flwr")
+
+Metrics = Callable[[list[RecordDict], str], MetricRecord]
+PACKED = "update"  # a reply may hold this one array of bytes (`fedfilt.wire.pack`) instead of a whole model
+MOST_SAMPLES = 10**9
+
+
+class GFedFilt(Strategy):
+    """G-Fedfilt as a Flower strategy: every node has its own model, and models are mixed over the graph of the devices.
+
+    In the manner of Flower's own strategies: clients get arrays and a config and send back arrays and metrics. Every
+    node gets its own model, and its own plan if there is one: `epochs`, `data-fraction` and `density` in its config.
+    Rows of the graph are nodes in the order of `devices` (names they were registered under), or of their ids. Without a
+    graph all nodes are linked. Replies with wrong, repeated or not finite arrays are left out and named in `rejected`.
+
+    >>> strategy = GFedFilt(Graph.from_rooms(["home"] * 3 + ["office"] * 2, links=[(2, 3)]), min_available_nodes=5)
+    >>> strategy.graph
+    Graph(5 devices, 5 edges, 1 components, 2 rooms)
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        aggregator: Callable[[Any, Updates, Graph], Any] | None = None,
+        *,
+        plans: Callable[[int], Sequence[Plan]] | None = None,
+        devices: Sequence[str] | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        train_metrics_aggr_fn: Metrics | None = None,
+        evaluate_metrics_aggr_fn: Metrics | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`aggregator` is any rule of `fedfilt.aggregators`; `plans` gives a plan per device for a round."""
+        for name, share in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
+            check_number(name, share, low=0, high=1)
+        for name, number in (("min_train_nodes", min_train_nodes), ("min_evaluate_nodes", min_evaluate_nodes)):
+            check_count(name, number, low=0)
+        check_count("min_available_nodes", min_available_nodes)
+        if graph is not None and devices is not None and len(devices) != graph.count:
+            raise ValueError(f"devices must be one name per row of the graph, {graph.count}, got {len(devices)}")
+        self.graph = graph
+        self.aggregator = aggregators.GFedFilt() if aggregator is None else aggregator
+        self.plans, self.devices, self.seed = plans, devices, seed
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
+        self.min_available_nodes = min_available_nodes if graph is None else max(min_available_nodes, graph.count)
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
+        self.models: list[ArrayRecord] = []  # every device's own model, after the last round
+        self.train_metrics: dict[int, dict[int, MetricRecord]] = {}  # round -> device -> what it said
+        self.evaluate_metrics: dict[int, dict[int, MetricRecord]] = {}
+        self.rejected: dict[int, dict[int, str]] = {}  # round -> device -> why its reply was left out
+        self._form: _Form | None = None
+        self._rows: Any = None  # (K, B)
+        self._nodes: dict[int, int] = {}  # node id -> device
+        self._asked: dict[int, Message] = {}  # device -> the message it is to answer
+
+    def summary(self) -> None:
+        """Log the settings."""
+        log.info("\t├──> G-Fedfilt: %s, %s", self.graph or "all nodes linked", self.aggregator)
+        log.info("\t├──> Sampling:")
+        log.info("\t│\t├──Fraction: train (%.2f) | evaluate (%.2f)", self.fraction_train, self.fraction_evaluate)
+        log.info("\t│\t├──Minimum nodes: train (%d) | evaluate (%d)", self.min_train_nodes, self.min_evaluate_nodes)
+        log.info("\t│\t└──Minimum available nodes: %d", self.min_available_nodes)
+        log.info("\t└──> Keys in records:")
+        log.info("\t\t├── Weighted by: '%s'", self.weighted_by_key)
+        log.info("\t\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
+        log.info("\t\t└── ConfigRecord key: '%s'", self.configrecord_key)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A message with its own model and plan for every node that takes part."""
+        online = self._online(grid, arrays)
+        chosen = self._sample(online, self.fraction_train, self.min_train_nodes, server_round, 0)
+        plans = None if self.plans is None else self.plans(server_round)
+        if plans is not None and len(plans) != len(self.models):
+            raise ValueError(f"plans must give one plan per device, {len(self.models)}, got {len(plans)}")
+        if plans is not None:
+            chosen = [device for device in chosen if plans[device].epochs]
+        return self._messages(MessageType.TRAIN, chosen, online, server_round, config, plans)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Mix the models of the devices whose replies are good; the mean model, for who wants one, and the metrics."""
+        good = self._good(server_round, replies, self._read_model)
+        self.train_metrics[server_round] = {device: _metrics(content) for device, (content, _, _) in good.items()}
+        if not good:
+            return None, None
+        count, size = self._rows.shape
+        updates = Updates(np.zeros((count, size), self._rows.dtype), np.zeros(count))
+        for device, (content, row, samples) in good.items():
+            updates.rows[device] = row - self._rows[device]
+            updates.weights[device] = samples
+            self.models[device] = _whole(content, self.arrayrecord_key, self.models[device])
+        self._rows = self.aggregator(self._rows, updates, self._graph(count))
+        form = self._known_form()
+        self.models = [form.record(row, model) for row, model in zip(self._rows, self.models, strict=True)]
+        weights = updates.weights if updates.weights.any() else np.ones(count)
+        mean = np.average(self._rows.astype(np.float64), axis=0, weights=weights).astype(self._rows.dtype)
+        return form.record(mean, self.models[min(good)]), self._aggregated(self.train_metrics_aggr_fn, good)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A message with its own model for every node that is to test it."""
+        online = self._online(grid, arrays)
+        chosen = self._sample(online, self.fraction_evaluate, self.min_evaluate_nodes, server_round, 1)
+        return self._messages(MessageType.EVALUATE, chosen, online, server_round, config, None)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Keep what every device said, and give the average."""
+        good = self._good(server_round, replies, lambda device, content: None)
+        self.evaluate_metrics[server_round] = {device: _metrics(content) for device, (content, _, _) in good.items()}
+        return self._aggregated(self.evaluate_metrics_aggr_fn, good) if good else None
+
+    def _online(self, grid: Grid, arrays: ArrayRecord) -> dict[int, int]:
+        """Node id of every device that is online; the first time, who is which device is settled for good."""
+        while len(nodes := _nodes(grid)) < self.min_available_nodes and not self.models:
+            log.info(
+                "Waiting for nodes to connect: %d connected (minimum required: %d).",
+                len(nodes),
+                self.min_available_nodes,
+            )
+            time.sleep(1)
+        if self.devices is not None:
+            self._nodes = {node: self.devices.index(name) for node, name in nodes.items() if name in self.devices}
+        elif not self._nodes:
+            found = sorted(nodes)
+            count = len(found) if self.graph is None else self.graph.count
+            self._nodes = {node: device for device, node in enumerate(found[:count])}
+        if not self.models:
+            count = len(self._nodes) if self.graph is None else self.graph.count
+            self._form = _Form.of(arrays)
+            self._rows = np.tile(self._form.row(arrays), (count, 1))
+            self.models = [self._form.record(row, arrays) for row in self._rows]
+        return {device: node for node, device in self._nodes.items() if node in nodes}
+
+    def _sample(self, online: Mapping[int, int], fraction: float, least: int, round: int, what: int) -> list[int]:
+        if not fraction:
+            return []
+        devices = sorted(online)
+        number = min(len(devices), max(int(len(devices) * fraction), least))
+        return sorted(random.Random(f"{self.seed} {round} {what}").sample(devices, number))
+
+    def _messages(
+        self,
+        kind: str,
+        chosen: Sequence[int],
+        online: Mapping[int, int],
+        round: int,
+        config: ConfigRecord,
+        plans: Sequence[Plan] | None,
+    ) -> list[Message]:
+        self._asked = {}
+        for device in chosen:
+            own = ConfigRecord({**config, "server-round": round})  # one per node: nobody is told another's
+            if plans is not None:
+                plan = plans[device]
+                own["epochs"], own["data-fraction"], own["density"] = plan.epochs, plan.data_fraction, plan.density
+            content = RecordDict({self.arrayrecord_key: self.models[device], self.configrecord_key: own})
+            message = Message(content, dst_node_id=online[device], message_type=kind, group_id=str(round))
+            self._asked[device] = message
+        log.info("configure_%s: %d nodes (out of %d)", kind.partition(".")[0], len(chosen), len(online))
+        return list(self._asked.values())
+
+    def _good(
+        self, round: int, replies: Iterable[Message], read: Callable[[int, RecordDict], Any]
+    ) -> dict[int, tuple[RecordDict, Any, float]]:
+        """(content, what was read, samples) of every device with a good reply, in device order; why others are not."""
+        open = {message.metadata.message_id: device for device, message in self._asked.items()}
+        good: dict[int, tuple[RecordDict, Any, float]] = {}
+        rejected: dict[int, str] = {}
+        for reply in replies:
+            device = open.pop(reply.metadata.reply_to_message_id, -1)
+            if device < 0:
+                log.warning("a reply that answers no open message is ignored (repeated, stale or foreign)")
+                continue
+            try:
+                if reply.has_error():
+                    raise ValueError(reply.error.reason or f"error {reply.error.code}")
+                if reply.metadata.src_node_id != self._asked[device].metadata.dst_node_id:
+                    raise ValueError(f"reply must come from the node of device {device}")
+                samples = self._samples(reply.content)
+                good[device] = reply.content, read(device, reply.content), samples
+            except (ValueError, TypeError, KeyError, EOFError) as error:
+                rejected[device] = " ".join(str(error).split())[:200]
+                log.warning("the reply of device %d is left out: %s", device, rejected[device])
+        self.rejected.setdefault(round, {}).update(rejected)
+        log.info("round %d: %d results and %d failures", round, len(good), len(rejected))
+        return dict(sorted(good.items()))
+
+    def _samples(self, content: RecordDict) -> float:
+        record = _metrics(content)
+        value = record.get(self.weighted_by_key)
+        if type(value) not in (int, float) or not 0 <= value <= MOST_SAMPLES:  # type: ignore[operator]
+            raise ValueError(f"{self.weighted_by_key} must be from 0 to {MOST_SAMPLES}, got {value!r}")
+        return float(value)  # type: ignore[arg-type]
+
+    def _read_model(self, device: int, content: RecordDict) -> Any:
+        if len(content.array_records) != 1:
+            raise ValueError(f"a reply must hold one ArrayRecord, got {len(content.array_records)}")
+        record = next(iter(content.array_records.values()))
+        form = self._known_form()
+        if set(record) == {PACKED} and PACKED not in form.shapes:
+            array = record[PACKED].numpy()
+            if array.dtype != np.uint8 or array.ndim != 1:
+                raise ValueError(f"{PACKED} must be a row of bytes, got {array.dtype} of shape {array.shape}")
+            return self._rows[device] + unpack(array.tobytes(), form.size).astype(self._rows.dtype)
+        row = form.row(record)
+        if not np.isfinite(row).all():
+            raise ValueError("arrays must be finite, got NaN or infinity")
+        return row
+
+    def _aggregated(self, rule: Metrics, good: Mapping[int, tuple[RecordDict, Any, float]]) -> MetricRecord | None:
+        contents = [content for content, _, samples in good.values() if samples]
+        return rule(contents, self.weighted_by_key) if contents else None
+
+    def _graph(self, count: int) -> Graph:
+        if self.graph is None:
+            self.graph = Graph.from_edges(count, [(i, j) for i in range(count) for j in range(i)])
+        return self.graph
+
+    def _known_form(self) -> "_Form":
+        assert self._form is not None, "configure_train comes first"
+        return self._form
+
+
+class _Form(NamedTuple):
+    """Names, shapes and types of the arrays of a model; those of whole numbers (counters) are no part of a row."""
+
+    shapes: dict[str, tuple[int, ...]]
+    kinds: dict[str, Any]
+    size: int
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> "_Form":
+        values = {name: array.numpy() for name, array in arrays.items()}
+        shapes = {name: value.shape for name, value in values.items()}
+        kinds = {name: value.dtype for name, value in values.items()}
+        size = sum(math.prod(shape) for name, shape in shapes.items() if kinds[name].kind == "f")
+        if not size:
+            raise ValueError("the initial arrays must hold floating-point values, got none")
+        return cls(shapes, kinds, size)
+
+    @property
+    def kind(self) -> Any:
+        return np.float64 if any(kind == np.float64 for kind in self.kinds.values()) else np.float32
+
+    def row(self, arrays: ArrayRecord) -> Any:
+        """The (B,) row of a model of exactly this form."""
+        if set(arrays) != set(self.shapes):
+            raise ValueError(f"arrays must be {sorted(self.shapes)}, got {sorted(arrays)}")
+        parts = []
+        for name, shape in self.shapes.items():
+            value = arrays[name].numpy()
+            if value.shape != shape or value.dtype != self.kinds[name]:
+                wanted = f"{self.kinds[name]} of shape {shape}"
+                raise ValueError(f"{name} must be {wanted}, got {value.dtype} of shape {value.shape}")
+            if self.kinds[name].kind == "f":
+                parts.append(value.ravel().astype(self.kind))
+        return np.concatenate(parts)
+
+    def record(self, row: Any, others: ArrayRecord) -> ArrayRecord:
+        """A row as arrays; what is no part of it is taken from `others`."""
+        found, place = {}, 0
+        for name, shape in self.shapes.items():
+            if self.kinds[name].kind == "f":
+                stop = place + math.prod(shape)
+                found[name] = Array(row[place:stop].reshape(shape).astype(self.kinds[name]))
+                place = stop
+            else:
+                found[name] = others[name]
+        return ArrayRecord(found)
+
+
+def _nodes(grid: Grid) -> dict[int, str]:
+    """Node id -> registered name."""
+    return {int(node.node_id): node.name for node in grid.get_nodes()}
+
+
+def _metrics(content: RecordDict) -> MetricRecord:
+    if len(content.metric_records) != 1:
+        raise ValueError(f"a reply must hold one MetricRecord, got {len(content.metric_records)}")
+    return next(iter(content.metric_records.values()))
+
+
+def _whole(content: RecordDict, key: str, before: ArrayRecord) -> ArrayRecord:
+    """The arrays of a reply, where it holds a whole model."""
+    record = next(iter(content.array_records.values()))
+    return record if set(record) == set(before) else before
