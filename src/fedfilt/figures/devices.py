@@ -50,7 +50,7 @@ def device_bars(run: Records, test: str = "local", number: int | None = None) ->
     return styled(
         figure,
         f"{test} accuracy of every device, round {at_round} (mean {mean:.1%}, {run.name})",
-        xaxis={"title": "device", "dtick": 1 if len(values) <= 40 else None},
+        xaxis={"title": "device", "dtick": 1 if len(values) <= 40 else None, "range": [-0.6, len(values) - 0.4]},
         yaxis={
             "title": f"{test} accuracy",
             "tickformat": ".0%",
