@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedfilt.paper._command import paper
+from fedfilt import viewing
 
 if TYPE_CHECKING:
     from fedfilt.config import Config
@@ -26,6 +27,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, where it is.")
 app.add_typer(data_app, name="data")
 app.command()(paper)
+app.command()(viewing.report)
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[

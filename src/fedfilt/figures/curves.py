@@ -26,6 +26,11 @@ def accuracy(runs: Sequence[Records], test: str = "local", against: str = "round
     """Mean accuracy over devices against rounds, simulated seconds, joules or megabytes; the band is one std."""
     check_choice("against", against, AGAINST)
     figure = go.Figure()
+    groups: dict[str, list[Records]] = {}
+    for run in runs:
+        groups.setdefault(run.rule, []).append(run)
+    if len(groups) > 1 and any(len(group) > 1 for group in groups.values()):
+        return _over_seeds(groups, test, against)
     for run in runs:
         tested = run.tested(test)
         if not tested:
@@ -49,6 +54,21 @@ def accuracy(runs: Sequence[Records], test: str = "local", against: str = "round
     if number is not None and against == "rounds":
         figure.add_vline(x=number, line={"color": "#777777", "width": 1})
     return _framed(figure, f"mean accuracy on the {test} test", AGAINST[against])
+
+
+def _over_seeds(groups: Mapping[str, Sequence[Records]], test: str, against: str) -> Any:
+    """A curve per rule: mean over seeds at the rounds that all of them tested."""
+    figure = go.Figure()
+    for rule, runs in groups.items():
+        found = [{r["round"]: r["mixed"][test]["mean"] for r in run.tested(test)} for run in runs]
+        numbers = sorted(set.intersection(*map(set, found)))
+        if numbers:
+            x = np.mean([spent(run, against, numbers) for run in runs], axis=0)
+            mean = np.mean([[means[n] for n in numbers] for means in found], axis=0)
+            figure.add_trace(_curve(f"{rule} ({len(runs)} seed{'s' * (len(runs) > 1)})", x, mean, rule))
+    if not figure.data:
+        return empty("not tested yet")
+    return _framed(figure, f"mean accuracy on the {test} test, mean over seeds", AGAINST[against])
 
 
 def spent(run: Records, against: str, numbers: Sequence[int]) -> Array:
@@ -124,6 +144,7 @@ def _curve(name: str, x: Any, y: Any, rule: str | None = None) -> Any:
     marker = {"symbol": style.symbol, "size": 7 if len(x) <= 40 else 4}
     line = {"color": style.colour, "dash": style.dash, "width": 2}
     hover = "%{x:.6g}: %{y:.1%}<extra>" + name.replace("<", "&lt;") + "</extra>"
+    x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)  # half the size in a page
     return go.Scatter(x=x, y=y, name=name, mode="lines+markers", line=line, marker=marker, hovertemplate=hover)
 
 
