@@ -330,20 +330,26 @@ class Records:
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Records]:
-    """The runs in the given folders: run folders, or folders of a comparison (RULE/seed-N inside)."""
+    """The runs in the given folders, named and in order."""
+    return named([Records(folder) for folder in run_folders(paths)])
+
+
+def run_folders(paths: Iterable[str | Path]) -> list[Path]:
+    """Run folders among the given ones and inside them (a comparison has RULE/seed-N); one without a run is kept."""
     found: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/config.toml"))
         found += [path] if (path / "config.toml").exists() or not inside else inside
-    found = list(dict.fromkeys(found))
-    runs = [Records(path) for path in found]
-    several = len({run.seed for run in runs}) > 1
+    return list(dict.fromkeys(found))
+
+
+def named(runs: list[Records]) -> list[Records]:
+    """Name runs by rule, with the seed or the folder where that does not tell them apart, and order them."""
+    several = len({run.seed for run in runs if run.config}) > 1
     names = [(run.rule + (f" seed {run.seed}" if several else "")) if run.config else run.folder.name for run in runs]
-    order = sorted(range(len(runs)), key=lambda i: (runs[i].seed, rule_order(runs[i].rule), str(found[i])))
-    for i, run in enumerate(runs):
-        twice = names.count(names[i]) > 1
-        run.name = f"{names[i]} ({run.folder})" if twice else names[i]
-    return [runs[i] for i in order]
+    for name, run in zip(names, runs, strict=True):
+        run.name = f"{name} ({run.folder})" if names.count(name) > 1 else name
+    return sorted(runs, key=lambda run: (run.seed, rule_order(run.rule), str(run.folder)))
 
 
 def rule_name(table: Mapping[str, Any]) -> str:

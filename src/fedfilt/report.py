@@ -334,7 +334,7 @@ def _accuracy(many: bool) -> str:
         _figure("accuracy-global-{against}", "All labels. Mean over devices, tested after mixing."),
     ]
     if many:
-        words = "A point per rule, mean over seeds; bars: one standard deviation over seeds."
+        words = "Up and right is better. A point per rule, mean over seeds; bars: one standard deviation over seeds."
         figure.append(_figure("pareto", words, wide=True))
     return "".join([*figure, "</div>"])
 
@@ -345,8 +345,8 @@ def _detail(runs: Sequence[Records]) -> str:
     shown = [
         _figure("building-{colour}-{run}", "Rooms, links and devices as they were drawn or placed."),
         _figure("learns_from-{run}", "The row of the mixing matrix of the device that is worst on its own test."),
-        _figure("device_bars-local-{run}", "Red: the worst device. Dotted: the mean."),
-        _figure("device_bars-global-{run}", "Red: the worst device. Dotted: the mean."),
+        _figure("device_bars-local-{run}", "Black: the worst device. Dotted: the mean."),
+        _figure("device_bars-global-{run}", "Black: the worst device. Dotted: the mean."),
         _figure("timeline-{run}", "The last round: computing, sending, waiting."),
         _figure("mixing-{run}", "Row: who learns. Column: from whom."),
         _figure("response-{run}", "Dots are the frequencies of this graph."),

@@ -112,9 +112,9 @@ def pareto(runs: Sequence[Records]) -> Any:
         figure.add_trace(go.Scatter(x=x, y=y, mode="markers", name=rule, marker=marker, hovertemplate=hover, **errors))
     return styled(
         figure,
-        "own data against everybody's: up and right is better",
+        "local against global accuracy",
         460,
-        xaxis={"title": "global accuracy (everybody's labels)", "tickformat": ".0%"},
+        xaxis={"title": "global accuracy (all labels)", "tickformat": ".0%"},
         yaxis={"title": "local accuracy (own labels)", "tickformat": ".0%"},
         legend=LEGEND,
         margin={"l": 64, "r": 16, "t": 48, "b": 90},

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedfilt.checks import Array
-from fedfilt.figures.style import INK, RED, empty, look, styled
+from fedfilt.figures.style import INK, empty, look, styled
 from fedfilt.records import Records
 
 TEXT_LIMIT = 60  # rows and columns up to which numbers are written into the cells
@@ -38,18 +38,19 @@ def device_bars(run: Records, test: str = "local", number: int | None = None) ->
     if values is None or not np.isfinite(values).any():
         return empty("not tested yet")
     worst, mean = int(np.nanargmin(values)), float(np.nanmean(values))
-    colours = [RED if i == worst else look(run.rule).colour for i in range(len(values))]
+    colours = [INK if i == worst else look(run.rule).colour for i in range(len(values))]
     hover = "device %{x}: %{y:.1%}<extra></extra>"
     bar = go.Bar(x=list(range(len(values))), y=values, marker={"color": colours}, hovertemplate=hover)
     figure = go.Figure(bar)
     figure.add_hline(y=mean, line={"color": INK, "dash": "dot", "width": 1.5})
     words = f"worst: device {worst}, {values[worst]:.1%}"
     at = {"x": worst, "y": float(values[worst]), "showarrow": True, "arrowhead": 2, "ay": -32, "ax": 0}
-    figure.add_annotation(text=words, **at, bgcolor="#FFFFFF", bordercolor=RED, borderpad=3, font={"color": RED})
+    at["xanchor"] = "left" if worst < len(values) / 4 else "right" if worst >= 3 * len(values) / 4 else "center"
+    figure.add_annotation(text=words, **at, bgcolor="#FFFFFF", bordercolor=INK, borderpad=3)
     at_round = run.tested(test, number)[-1]["round"]
     return styled(
         figure,
-        f"{test} accuracy of every device, round {at_round} (mean {mean:.1%}, {run.name})",
+        f"{test} accuracy, round {at_round} (mean {mean:.1%})",
         xaxis={"title": "device", "dtick": 1 if len(values) <= 40 else None, "range": [-0.6, len(values) - 0.4]},
         yaxis={
             "title": f"{test} accuracy",
@@ -79,7 +80,7 @@ def confusion(run: Records, test: str = "local", number: int | None = None) -> A
     heat = go.Heatmap(z=part, colorscale="Blues", hovertemplate=hover, **ranges, **(text if few else {}))
     return styled(
         go.Figure(heat),
-        f"what the models answer, {test} test, round {tested[-1]['round']} ({run.name})",
+        f"answers on the {test} test, round {tested[-1]['round']}",
         480,
         xaxis={"title": "answer", "dtick": 1 if few else None},
         yaxis={"title": "true label", "autorange": "reversed", "dtick": 1 if few else None},

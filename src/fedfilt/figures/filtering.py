@@ -46,9 +46,9 @@ def response(run: Records, mu: float | None = None) -> Any:
             figure.add_trace(points.update(showlegend=False))
     return styled(
         figure,
-        "filter response: what is kept of each graph frequency",
+        "filter response",
         340,
-        xaxis={"title": "graph frequency λ (smooth → rough between neighbours)"},
+        xaxis={"title": "graph frequency λ (smooth → rough)"},
         yaxis={"title": "gain h(λ)", "range": [-0.04, 1.08]},
         legend={"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0},
         margin={"l": 56, "r": 16, "t": 48, "b": 84},
@@ -71,11 +71,20 @@ def mixing(run: Records, mu: float | None = None, number: int | None = None) -> 
         member = np.eye(len(found))[room]  # (K, rooms)
         matrix = (member.T @ matrix @ member) / member.sum(axis=0)[:, None]
         names, what = found.tolist(), "room"
-        title = "what a room's devices learn from each room (mean)"
+        title = "what rooms learn from each other"
     hover = f"{what} %{{y}} takes %{{z:.1%}} from {what} %{{x}}<extra></extra>"
     bar = {"title": "share", "tickformat": ".0%"}
     z = np.round(matrix, 4)
-    heat = go.Heatmap(z=z, x=names, y=names, colorscale="Blues", zmin=0, hovertemplate=hover, colorbar=bar)
+    heat = go.Heatmap(
+        z=z,
+        x=names,
+        y=names,
+        colorscale="Blues",
+        zmin=0,
+        zmax=max(float(z.max()), 1e-9),
+        hovertemplate=hover,
+        colorbar=bar,
+    )
     suffix = "" if mu is None else f", if mu = {mu:.3g}"
     axis = {"dtick": 1} if len(names) <= 40 and what == "device" else {}
     return styled(

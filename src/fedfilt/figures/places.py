@@ -158,7 +158,7 @@ def learns_from(
     _devices(figure, plan, graph, marker, np.arange(graph.count), "device %{customdata}: %{marker.color:.1%}")
     _ring(figure, plan, device, PINK, "", graph.count)
     rule = run.rule if mu is None else f"mu = {mu:.3g}"
-    title = f"device {device} keeps {row[device]:.0%} of itself, {row.sum() - row[device]:.0%} is from others ({rule})"
+    title = f"device {device}: {row[device]:.0%} its own, {row.sum() - row[device]:.0%} others' ({rule})"
     return _seen_from_above(figure, title, height)
 
 

@@ -62,7 +62,7 @@ def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
     """The common frame: white, a title, room for labels, as wide as the page."""
     figure.update_layout(
         template="plotly_white",
-        title={"text": title, "font": {"size": 16}, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
+        title={"text": title, "font": {"size": 15}, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
         font={"size": 13, "color": INK},
         height=height,
         margin={"l": 56, "r": 16, "t": 48, "b": 48},
