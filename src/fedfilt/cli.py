@@ -28,6 +28,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get
 app.add_typer(data_app, name="data")
 app.command()(paper)
 app.command()(viewing.report)
+app.command()(viewing.dashboard)
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[

@@ -25,3 +25,38 @@ def report(
             folder = path.with_name(f"{path.stem}-figures")
             drawn = reports.write_images([run for run in reports.readable(runs) if run.rounds], folder, images)
             print(f"figures: {len(drawn)} files in {folder}")
+
+
+def dashboard(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders, or folders that hold runs.", show_default="the folder runs"),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = 8050,
+    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look, if given.")] = "",
+    browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Watch runs while they train: the building, every device, what if mu were another; stop and resume."""
+    from fedfilt.cli import _errors
+
+    with _errors():
+        from importlib.util import find_spec
+
+        if find_spec("dash") is None:
+            raise ValueError("the dashboard needs: pip install 'fedfilt[dashboard]'")
+        from fedfilt.dashboard.server import serve
+
+        def ready(address: str) -> None:
+            print(f"dashboard: {address} (Ctrl-C ends it)", flush=True)
+            if browser:
+                import webbrowser
+
+                webbrowser.open(address)
+
+        try:
+            serve(runs or [Path("runs")], host, port, token, ready)
+        except KeyboardInterrupt:
+            print("dashboard ended; runs go on")

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedfilt.checks import Array, check_choice
-from fedfilt.figures.style import BLUE, ORANGE, empty, look, styled
+from fedfilt.figures.style import BLUE, ORANGE, blank, empty, look, styled
 from fedfilt.records import Records, rule_order
 
 AGAINST = {"rounds": "round", "seconds": "simulated seconds", "joules": "joules", "bytes": "megabytes sent"}
@@ -16,7 +16,7 @@ LEGEND = {"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", 
 
 def accuracy_curves(curves: Mapping[str, Array], title: str) -> Any:
     """Accuracy against rounds: for every name an array of (round, mean accuracy)."""
-    figure = go.Figure()
+    figure = blank()
     for name, points in curves.items():
         figure.add_trace(_curve(name, points[:, 0], points[:, 1]))
     return _framed(figure, title, "round")
@@ -25,7 +25,7 @@ def accuracy_curves(curves: Mapping[str, Array], title: str) -> Any:
 def accuracy(runs: Sequence[Records], test: str = "local", against: str = "rounds", number: int | None = None) -> Any:
     """Mean accuracy over devices against rounds, simulated seconds, joules or megabytes; the band is one std."""
     check_choice("against", against, AGAINST)
-    figure = go.Figure()
+    figure = blank()
     groups: dict[str, list[Records]] = {}
     for run in runs:
         groups.setdefault(run.rule, []).append(run)
@@ -58,7 +58,7 @@ def accuracy(runs: Sequence[Records], test: str = "local", against: str = "round
 
 def _over_seeds(groups: Mapping[str, Sequence[Records]], test: str, against: str) -> Any:
     """A curve per rule: mean over seeds at the rounds that all of them tested."""
-    figure = go.Figure()
+    figure = blank()
     for rule, runs in groups.items():
         found = [{r["round"]: r["mixed"][test]["mean"] for r in run.tested(test)} for run in runs]
         numbers = sorted(set.intersection(*map(set, found)))
@@ -93,7 +93,7 @@ def pareto(runs: Sequence[Records]) -> Any:
     means = {rule: np.mean(found, axis=0) for rule, found in points.items()}
     strengths = sorted((rule for rule in means if rule_order(rule)[0] == 2), key=rule_order)
     path = [*(r for r in ("local",) if r in means), *strengths, *(r for r in ("fedavg",) if r in means)]
-    figure = go.Figure()
+    figure = blank()
     if len(path) > 1:
         x, y = np.array([means[rule] for rule in path]).T
         line = {"color": BLUE, "width": 1.5, "dash": "dot"}
@@ -123,7 +123,7 @@ def pareto(runs: Sequence[Records]) -> Any:
 
 def device_curve(runs: Sequence[Records], device: int, test: str = "local") -> Any:
     """One device's accuracy against rounds, in every run; thin: the mean of all devices."""
-    figure = go.Figure()
+    figure = blank()
     for run in runs:
         tested = [r for r in run.tested(test) if len(r["mixed"][test]["devices"]) > device]
         if not tested:

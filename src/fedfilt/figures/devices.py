@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedfilt.checks import Array
-from fedfilt.figures.style import INK, empty, look, styled
+from fedfilt.figures.style import INK, blank, empty, look, styled
 from fedfilt.records import Records
 
 TEXT_LIMIT = 60  # rows and columns up to which numbers are written into the cells
@@ -19,7 +19,7 @@ def label_counts(counts: Array) -> Any:
     hover = "device %{y}, label %{x}: %{z} samples<extra></extra>"
     heat = go.Heatmap(z=counts, colorscale="Blues", colorbar={"title": "samples"}, hovertemplate=hover, **text)
     return styled(
-        go.Figure(heat),
+        blank(heat),
         "training samples per device and label",
         max(360, 140 + 22 * min(len(counts), TEXT_LIMIT)),
         xaxis={"title": "label", "dtick": 1 if counts.shape[1] <= TEXT_LIMIT else None},
@@ -41,10 +41,10 @@ def device_bars(run: Records, test: str = "local", number: int | None = None) ->
     colours = [INK if i == worst else look(run.rule).colour for i in range(len(values))]
     hover = "device %{x}: %{y:.1%}<extra></extra>"
     bar = go.Bar(x=list(range(len(values))), y=values, marker={"color": colours}, hovertemplate=hover)
-    figure = go.Figure(bar)
+    figure = blank(bar)
     figure.add_hline(y=mean, line={"color": INK, "dash": "dot", "width": 1.5})
     words = f"worst: device {worst}, {values[worst]:.1%}"
-    at = {"x": worst, "y": float(values[worst]), "showarrow": True, "arrowhead": 2, "ay": -32, "ax": 0}
+    at: dict[str, Any] = {"x": worst, "y": float(values[worst]), "showarrow": True, "arrowhead": 2, "ay": -32, "ax": 0}
     at["xanchor"] = "left" if worst < len(values) / 4 else "right" if worst >= 3 * len(values) / 4 else "center"
     figure.add_annotation(text=words, **at, bgcolor="#FFFFFF", bordercolor=INK, borderpad=3)
     at_round = run.tested(test, number)[-1]["round"]
@@ -79,7 +79,7 @@ def confusion(run: Records, test: str = "local", number: int | None = None) -> A
     ranges = {"zmin": 0, "zmax": 1, "colorbar": {"title": "share", "tickformat": ".0%"}}
     heat = go.Heatmap(z=part, colorscale="Blues", hovertemplate=hover, **ranges, **(text if few else {}))
     return styled(
-        go.Figure(heat),
+        blank(heat),
         f"answers on the {test} test, round {tested[-1]['round']}",
         480,
         xaxis={"title": "answer", "dtick": 1 if few else None},

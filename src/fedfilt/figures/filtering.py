@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedfilt import sharing
-from fedfilt.figures.style import BLUE, ORANGE, empty, styled
+from fedfilt.figures.style import BLUE, ORANGE, blank, empty, styled
 from fedfilt.graph import SPECTRUM_LIMIT
 from fedfilt.records import Records
 
@@ -34,7 +34,7 @@ def response(run: Records, mu: float | None = None) -> Any:
     known = graph.frequencies if graph.count <= SPECTRUM_LIMIT else np.zeros(0)
     top = float(known[-1]) if len(known) else 2 * float(graph.degrees.max())
     grid = np.linspace(0, max(top, 1e-9), 121)
-    figure = go.Figure()
+    figure = blank()
     for number, (name, kind) in enumerate(kinds.items()):
         what_if = name.startswith("what")
         line = {"color": ORANGE if what_if else BLUE, "dash": "dash" if what_if else "solid", "width": 2}
@@ -86,9 +86,9 @@ def mixing(run: Records, mu: float | None = None, number: int | None = None) -> 
         colorbar=bar,
     )
     suffix = "" if mu is None else f", if mu = {mu:.3g}"
-    axis = {"dtick": 1} if len(names) <= 40 and what == "device" else {}
+    axis = {"dtick": 1 if len(names) <= 12 else 5, "tickangle": 0} if len(names) <= 40 and what == "device" else {}
     return styled(
-        go.Figure(heat),
+        blank(heat),
         title + suffix,
         460,
         xaxis={"title": f"from {what}", **axis},

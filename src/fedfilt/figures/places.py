@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from fedfilt import sharing
 from fedfilt.building import Building
 from fedfilt.checks import Array, check_choice
-from fedfilt.figures.style import FAINT, INK, OUTCOMES, PINK, RED, SCALE, WALL, empty, styled
+from fedfilt.figures.style import FAINT, INK, OUTCOMES, PINK, RED, SCALE, WALL, blank, empty, styled
 from fedfilt.graph import Graph
 from fedfilt.records import Records
 
@@ -22,6 +22,9 @@ COLOURS = {
     "idle": ("idle seconds", ".3g"),
     "outcome": ("plan outcome", ""),
 }
+
+
+BAR = {"orientation": "h", "y": 0, "yanchor": "top", "thickness": 12, "len": 0.7, "xanchor": "center", "x": 0.5}
 
 
 class Plan(NamedTuple):
@@ -122,7 +125,7 @@ def building(
     else:
         numbers = np.array(values, dtype=float)
         ends = {"cmin": 0, "cmax": 1 if colour in ("local", "global") else max(float(np.nanmax(numbers)), 1e-9)}
-        bar = {"title": {"text": words, "side": "right"}, "tickformat": form, "thickness": 14}
+        bar = {**BAR, "title": {"text": words, "side": "top"}, "tickformat": form}
         marker = {"color": numbers, "colorscale": SCALE, "colorbar": bar, **ends}
         hover = f"device %{{customdata}}: %{{marker.color:{form}}}"
         _devices(figure, plan, graph, marker, np.arange(graph.count), hover)
@@ -153,7 +156,7 @@ def learns_from(
         line = {"color": PINK, "width": min(1 + 24 * float(row[j]), 10)}
         figure.add_trace(go.Scatter(x=x[[device, j]], y=y[[device, j]], mode="lines", line=line, hoverinfo="skip"))
     figure.update_traces(showlegend=False)
-    bar = {"title": {"text": "share", "side": "right"}, "tickformat": ".0%", "thickness": 14}
+    bar = {**BAR, "title": {"text": "share", "side": "top"}, "tickformat": ".0%"}
     marker = {"color": row, "colorscale": "Blues", "colorbar": bar, "cmin": 0, "cmax": max(float(row.max()), 1e-9)}
     _devices(figure, plan, graph, marker, np.arange(graph.count), "device %{customdata}: %{marker.color:.1%}")
     _ring(figure, plan, device, PINK, "", graph.count)
@@ -164,7 +167,7 @@ def learns_from(
 
 def _ground(graph: Graph, plan: Plan) -> Any:
     """Walls and links: one trace each, a gap (NaN) after every piece."""
-    figure = go.Figure()
+    figure = blank()
     walls = np.array([[(a, b), (c, b), (c, d), (a, d), (a, b), (np.nan, np.nan)] for _, a, b, c, d in plan.rooms])
     if len(walls):
         x, y = walls.reshape(-1, 2).T
@@ -224,7 +227,7 @@ def _seen_from_above(figure: Any, title: str, height: int) -> Any:
         xaxis={"visible": False},
         yaxis={"visible": False, "scaleanchor": "x", "constrain": "domain"},
         legend={"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0},
-        margin={"l": 8, "r": 8, "t": 48, "b": 52},
+        margin={"l": 8, "r": 8, "t": 40, "b": 110},
         hovermode="closest",
         dragmode="pan",
     )

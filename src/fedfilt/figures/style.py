@@ -4,9 +4,25 @@ import math
 import zlib
 from typing import Any, NamedTuple
 
+import plotly.graph_objects as go
+
 INK, FAINT, WALL = "#222222", "#B5B5B5", "#8A8A8A"
 BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 SCALE = "Cividis"  # for amounts: even in lightness, the same for the colour-blind
+
+
+AXIS = {"gridcolor": "#E4E8EE", "linecolor": "#E4E8EE", "zerolinecolor": "#E4E8EE", "automargin": True, "ticks": ""}
+TEMPLATE: dict[str, Any] = {  # small, as every figure carries it
+    "layout": {
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "colorway": [BLUE, RED, GREEN, PINK, ORANGE, SKY, "#000000"],
+        "font": {"size": 13, "color": INK},
+        "hoverlabel": {"namelength": -1, "align": "left"},
+        "xaxis": {**AXIS, "title": {"standoff": 12}},
+        "yaxis": {**AXIS, "title": {"standoff": 12}},
+    }
+}
 
 
 class Look(NamedTuple):
@@ -58,15 +74,17 @@ def look(rule: str) -> Look:
     return other[zlib.crc32(rule.encode()) % len(other)]._replace(dash="solid", symbol="circle-open")
 
 
+def blank(*traces: Any) -> Any:
+    """A figure in this look, with these traces."""
+    return go.Figure(data=list(traces), layout={"template": TEMPLATE})
+
+
 def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
     """The common frame: white, a title, room for labels, as wide as the page."""
     figure.update_layout(
-        template="plotly_white",
         title={"text": title, "font": {"size": 15}, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        font={"size": 13, "color": INK},
         height=height,
         margin={"l": 56, "r": 16, "t": 48, "b": 48},
-        hoverlabel={"namelength": -1},
     )
     figure.update_layout(**layout)
     return figure
@@ -74,9 +92,7 @@ def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
 
 def empty(words: str, height: int = 420) -> Any:
     """A figure that says why there is nothing to see."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = blank()
     figure.add_annotation(text=words, showarrow=False, font={"size": 15}, x=0.5, y=0.5, xref="paper", yref="paper")
     axis = {"visible": False}
     return styled(figure, "", height, xaxis=axis, yaxis=axis)

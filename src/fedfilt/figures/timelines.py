@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedfilt.checks import Array
-from fedfilt.figures.style import BLUE, ORANGE, RED, empty, styled
+from fedfilt.figures.style import BLUE, ORANGE, RED, blank, empty, styled
 from fedfilt.records import Records
 
 SHOWN = 60  # devices in one picture
@@ -16,10 +16,10 @@ SHOWN = 60  # devices in one picture
 def timeline(columns: Mapping[str, Array], deadline: float | None, names: Sequence[str], title: str) -> Any:
     """The round as bars, a device a line: computing, sending, idle (seconds), against the deadline."""
     looks = {"compute_seconds": (BLUE, ""), "send_seconds": (ORANGE, "/"), "idle_seconds": ("#DDDDDD", "")}
-    figure = go.Figure()
+    figure = blank()
     for key, (colour, shape) in looks.items():
         words = key.removesuffix("_seconds")
-        marker = {"color": colour, "pattern": {"shape": shape, "fgcolor": "#7A5300", "size": 5}}
+        marker = {"color": colour, "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": "#7A5300", "size": 5}}
         hover = "%{y}: %{x:.4g} s<extra>" + words + "</extra>"
         bar = go.Bar(y=list(names), x=columns[key], name=words, orientation="h", marker=marker, hovertemplate=hover)
         figure.add_trace(bar)

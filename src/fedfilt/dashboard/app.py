@@ -1,0 +1,288 @@
+"""The page's reactions: what is drawn again when the runs grow or the reader chooses something else."""
+
+import logging
+import time
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, no_update, set_props
+
+from fedfilt import __version__, figures, sharing
+from fedfilt.dashboard import control, page
+from fedfilt.dashboard.watch import Watch, run_key
+from fedfilt.mixing import strength
+from fedfilt.records import Records
+
+log = logging.getLogger("fedfilt")
+HOLD = 4.0  # seconds between redraws of what changes with every round: drawing must not slow training
+
+
+def make_app(watch: Watch) -> Dash:
+    """The Dash application of these runs."""
+    app = Dash(
+        "fedfilt.dashboard",
+        title="fedfilt",
+        update_title="",
+        assets_folder="assets",
+        suppress_callback_exceptions=True,  # else every page carries a second copy of itself
+        on_error=_on_error,
+        add_log_handler=False,
+    )
+
+    def layout() -> Any:
+        watch.refresh()
+        run = first(watch)
+        return page.layout(watch.runs, run, marks(watch, run))
+
+    app.layout = layout
+    _follow(app, watch)
+    _draw(app, watch)
+    _steer(app, watch)
+    return app
+
+
+def first(watch: Watch) -> Records | None:
+    """The run to open with: one that is running, else one with rounds, else any."""
+    order = {"running": 0, "stopping": 0}
+    return min(watch.runs, key=lambda r: (order.get(r.status, 1), not r.rounds), default=None)
+
+
+def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
+    """What a reader of this run has seen, as the page keeps it."""
+    tests = [len(r.tested("local")) + len(r.tested("global")) for r in watch.runs]
+    return {
+        "run": None if run is None else run_key(run),
+        "runs": [run_key(r) for r in watch.runs],
+        "state": [f"{r.status} {r.version}" for r in watch.runs],
+        "tests": f"{None if run is None else run_key(run)} {tests} {run is not None and run.graph is not None}",
+        "played": None if run is None else f"{run_key(run)} {run.rounds[-1]['round'] if run.rounds else 0}",
+        "events": 0 if run is None else len(run.events),
+        "drawn": time.time(),
+    }
+
+
+def _follow(app: Dash, watch: Watch) -> None:
+    @app.callback(
+        Output("status", "children"),
+        Output("notes", "children"),
+        Output("table", "children"),
+        Output("events", "children"),
+        Output("stop", "disabled"),
+        Output("resume", "disabled"),
+        Output("run", "options"),
+        Output("beside", "options"),
+        Output("run", "value"),
+        Output("round", "max"),
+        Output("round", "value"),
+        Output("device", "max"),
+        Output("tests", "data"),
+        Output("played", "data"),
+        Output("seen", "data"),
+        Input("tick", "n_intervals"),
+        Input("run", "value"),
+        State("seen", "data"),
+        State("round", "value"),
+        State("shown", "data"),
+    )
+    def follow(_: int, key: str, seen: dict[str, Any] | None, value: int, shown: int | None) -> Any:
+        """Look at the folders; what has not changed is not sent."""
+        watch.refresh()
+        seen = seen or {}
+        run = watch.run(key) or first(watch)
+        now = marks(watch, run)
+        said = page.notes(run)
+        chosen = ctx.triggered_id == "run" or now["run"] != seen.get("run")
+        same = all(now[k] == seen.get(k) for k in ("state", "runs", "tests", "played"))
+        if not chosen and same and seen.get("said") == str(said):
+            return [no_update] * 15
+        now["said"] = str(said)
+        due = chosen or now["drawn"] - seen.get("drawn", 0) >= HOLD or (run is not None and run.status != "running")
+        if not due:
+            now |= {name: seen.get(name) for name in ("tests", "played", "drawn")}
+        last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
+        new_value = last if shown is None or chosen else min(int(value or last), last)
+        return [
+            page.status(run),
+            said,
+            page.table(watch.runs),
+            page.events(run) if chosen or now["events"] != seen.get("events") else no_update,
+            run is None or run.status != "running",
+            run is None or run.status != "stopped",
+            page.options(watch.runs) if now["runs"] != seen.get("runs") or not seen else no_update,
+            page.options(watch.runs) if now["runs"] != seen.get("runs") or not seen else no_update,
+            now["run"] if now["run"] != key else no_update,
+            max(last, 2),
+            new_value if new_value != value else no_update,
+            max((run.count if run is not None else 0) - 1, 0),
+            now["tests"] if chosen or now["tests"] != seen.get("tests") else no_update,
+            now["played"] if chosen or now["played"] != seen.get("played") else no_update,
+            now,
+        ]
+
+    @app.callback(
+        Output("shown", "data"),
+        Output("round-label", "children"),
+        Input("round", "value"),
+        Input("latest", "n_clicks"),
+        State("round", "max"),
+        State("run", "value"),
+        State("shown", "data"),
+    )
+    def look_back(value: int | None, _: int, top: int, key: str, shown: int | None) -> Any:
+        """A round before the last is held; at the end of the slider the page follows the run."""
+        run = watch.run(key)
+        last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
+        if ctx.triggered_id == "latest":
+            set_props("round", {"value": last})
+            value = last
+        held = None if value is None or value >= min(last, top) else int(value)
+        words = "Round (latest)" if held is None else f"Round {held}"
+        return (held if held != shown else no_update), words
+
+
+def _draw(app: Dash, watch: Watch) -> None:
+    @app.callback(
+        Output("building", "figure"),
+        Output("building-beside", "figure"),
+        Output("beside-panel", "hidden"),
+        Input("tests", "data"),
+        Input("played", "data"),
+        Input("colour", "value"),
+        Input("shown", "data"),
+        Input("device", "value"),
+        Input("beside", "value"),
+        State("run", "value"),
+        prevent_initial_call=True,
+    )
+    def building(_: Any, __: Any, colour: str, shown: int | None, device: int | None, beside: str, key: str) -> Any:
+        accuracy = colour in ("local", "global")
+        if {t["prop_id"] for t in ctx.triggered} == {"played.data" if accuracy else "tests.data"}:
+            return [no_update] * 3  # this colour does not change with that
+        run, other = watch.run(key), watch.run(beside)
+        if run is None:
+            return [figures.empty("no run", 520), no_update, True]
+        pictures = [
+            _titled(figures.building(r, colour, shown, _device(device)), r) for r in (run, other) if r is not None
+        ]
+        return [pictures[0], pictures[1] if other is not None else no_update, other is None]
+
+    def _titled(figure: Any, run: Records) -> Any:
+        if len(watch.runs) > 1:
+            figure.layout.title.text = f"{run.name}: {figure.layout.title.text.removeprefix('the building: ')}"
+        return figure
+
+    @app.callback(
+        Output("local", "figure"),
+        Output("global", "figure"),
+        Input("tests", "data"),
+        Input("against", "value"),
+        Input("shown", "data"),
+        Input("beside", "value"),
+        State("run", "value"),
+        prevent_initial_call=True,
+    )
+    def accuracy(_: Any, against: str, shown: int | None, beside: str, key: str) -> Any:
+        runs = page.curves(watch.runs, watch.run(key), watch.run(beside))
+        return [figures.accuracy(runs, test, against, shown) for test in ("local", "global")]
+
+    @app.callback(
+        Output("timeline", "figure"),
+        Output("timeline", "style"),
+        Input("played", "data"),
+        Input("shown", "data"),
+        State("run", "value"),
+    )
+    def timeline(_: Any, shown: int | None, key: str) -> Any:
+        run = watch.run(key)
+        figure = figures.empty("no run") if run is None else figures.round_timeline(run, shown)
+        return figure, page.height(figure)
+
+    @app.callback(
+        Output("plan", "children"),
+        Output("device-curve", "figure"),
+        Output("neighbours", "children"),
+        Input("device", "value"),
+        Input("tests", "data"),
+        Input("played", "data"),
+        Input("shown", "data"),
+        Input("beside", "value"),
+        State("run", "value"),
+    )
+    def device(chosen: int | None, _: Any, __: Any, shown: int | None, beside: str, key: str) -> Any:
+        run, number = watch.run(key), _device(chosen)
+        only_played = {t["prop_id"] for t in ctx.triggered} == {"played.data"}
+        shares = no_update if only_played else page.neighbours(run, number, shown)
+        runs = [r for r in (run, watch.run(beside)) if r is not None]
+        curve = no_update if only_played else figures.device_curve(runs, number)
+        return [page.plan(run, number, shown), curve, shares]
+
+    @app.callback(
+        Output("response", "figure"),
+        Output("mixing", "figure"),
+        Output("learns-from", "figure"),
+        Output("mu-label", "children"),
+        Output("mu-words", "children"),
+        Input("mu", "value"),
+        Input("device", "value"),
+        Input("run", "value"),
+    )
+    def what_if(value: float, chosen: int | None, key: str) -> Any:
+        run = watch.run(key)
+        if run is None or run.graph is None:
+            return [*[figures.empty("the graph is not known yet", 340)] * 3, "μ", ""]
+        mu = 10.0 ** float(value)
+        only_device = {t["prop_id"] for t in ctx.triggered} == {"device.value"}
+        weights = run.weights()
+        fits = weights is not None and len(weights) == run.graph.count and weights.any()
+        words = ""
+        if not only_device:
+            try:
+                kind = sharing.with_strength(sharing.response(run.config), mu)
+                words = f"With μ = {mu:.3g} {strength(run.graph, kind, weights if fits else None)}."
+            except ValueError as error:
+                words = str(error)
+        return [
+            no_update if only_device else figures.response(run, mu),
+            no_update if only_device else figures.mixing(run, mu),
+            figures.learns_from(run, _device(chosen), mu),
+            f"μ = {mu:.3g}",
+            no_update if only_device else words,
+        ]
+
+
+def _steer(app: Dash, watch: Watch) -> None:
+    @app.callback(
+        Output("device", "value"),
+        Input("building", "clickData"),
+        Input("building-beside", "clickData"),
+        Input("learns-from", "clickData"),
+        prevent_initial_call=True,
+    )
+    def click(*clicks: Any) -> Any:
+        """A click on a device chooses it."""
+        data = next((c for c in ctx.triggered if c["value"]), {"value": None})["value"]
+        chosen = (data or {}).get("points", [{}])[0].get("customdata")
+        return chosen if isinstance(chosen, int) else no_update
+
+    @app.callback(
+        Output("said", "children"),
+        Input("stop", "n_clicks"),
+        Input("resume", "n_clicks"),
+        State("run", "value"),
+        prevent_initial_call=True,
+    )
+    def steer(_: Any, __: Any, key: str) -> Any:
+        """Stop or resume the run on show."""
+        run = watch.run(key)
+        if run is None:
+            return "there is no run to stop or resume"
+        return control.stop(run) if ctx.triggered_id == "stop" else control.resume(run)
+
+
+def _device(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _on_error(error: Exception) -> None:
+    """What should not happen is said on the page and in the log, and the page stays as it was."""
+    log.warning("dashboard %s: %s: %s", __version__, type(error).__name__, error)
+    set_props("said", {"children": f"Something could not be drawn ({type(error).__name__}: {error})."})
