@@ -53,14 +53,17 @@ def run(
     resume: Resume = False,
     as_json: Json = False,
     data_dir: DataDir = None,
+    live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
 ) -> None:
     """Train the devices of an experiment and keep everything in a run folder."""
-    with _errors():
+    with _errors(), viewing.live() as watched:
         from fedfilt.config import load
         from fedfilt.runs import Run, draw, play_in_folder
 
         loaded = load(config, overrides or [])
         folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
+        if live:
+            watched(folder)
         with _progress() as progress:
             made = Run(loaded, _store(data_dir, progress))
             if not as_json:

@@ -1,10 +1,15 @@
 """The commands that show runs: `fedfilt report` and `fedfilt dashboard`."""
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+PORT = 8050
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of a comparison.", show_default=False)]
 
 
@@ -35,7 +40,7 @@ def dashboard(
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine need a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = 8050,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = PORT,
     token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look, if given.")] = "",
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
@@ -43,10 +48,7 @@ def dashboard(
     from fedfilt.cli import _errors
 
     with _errors():
-        from importlib.util import find_spec
-
-        if find_spec("dash") is None:
-            raise ValueError("the dashboard needs: pip install 'fedfilt[dashboard]'")
+        _check_dash()
         from fedfilt.dashboard.server import serve
 
         def ready(address: str) -> None:
@@ -60,3 +62,44 @@ def dashboard(
             serve(runs or [Path("runs")], host, port, token, ready)
         except KeyboardInterrupt:
             print("dashboard ended; runs go on")
+
+
+@contextmanager
+def live() -> Iterator[Callable[[Path], None]]:
+    """Gives a function that opens the dashboard on a folder, in a process of its own so that training is not slowed.
+
+    At the end, a reader at a terminal keeps it until Ctrl-C; elsewhere it ends with the run.
+    """
+    opened: list[subprocess.Popen[bytes]] = []
+
+    def open_on(folder: Path) -> None:
+        from fedfilt.dashboard.server import bind
+
+        _check_dash()
+        port = PORT
+        try:
+            bind("127.0.0.1", port).close()
+        except ValueError:
+            port = 0  # in use, perhaps by another dashboard
+        words = ["dashboard", str(folder), "--port", str(port), "--open"]
+        opened.append(subprocess.Popen([sys.executable, "-m", "fedfilt.cli", *words]))
+
+    try:
+        yield open_on
+    finally:
+        for process in opened:
+            try:
+                if sys.stdin.isatty() and process.poll() is None:
+                    print("The dashboard stays open; Ctrl-C ends it.", file=sys.stderr)
+                    process.wait()
+            except KeyboardInterrupt:
+                pass
+            process.terminate()
+            process.wait()
+
+
+def _check_dash() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("dash") is None:
+        raise ValueError("the dashboard needs: pip install 'fedfilt[dashboard]'")
