@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from fedfilt.topology import Topology
 
 Table = dict[str, Any]
 EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
+TAIL = 200  # bytes by which a file is known again
 STOP = "stop"  # a file of this name in a run folder asks the run to end after its round
 TESTS = ("local", "global")
 # Lists of devices in a line of metrics.jsonl that are events, and their words
@@ -110,7 +111,9 @@ class Records:
         self._places: dict[int, tuple[int, int]] = {}  # round -> where its line is
         self._offset = 0
         self._lines = 0
+        self._tail = b""  # the last bytes before the offset
         self._inode: int | None = None
+
         self._training: set[int] = set()  # devices that took part in the last round
 
     def _read_log(self) -> bool:
@@ -118,7 +121,7 @@ class Records:
         try:
             with (self.folder / "metrics.jsonl").open("rb") as file:
                 info = os.fstat(file.fileno())
-                again = self._inode is not None and (info.st_ino != self._inode or info.st_size < self._offset)
+                again = self._inode is not None and (info.st_ino != self._inode or not self._continues(file))
                 if again:  # the run was resumed: rounds after its checkpoint are played again
                     self._forget_log()
                     self._wrong.pop("metrics.jsonl", None)
@@ -127,6 +130,8 @@ class Records:
                     return again
                 file.seek(self._offset)
                 block = file.read()
+                self._tail = (self._tail + block[: block.rfind(b"\n") + 1])[-TAIL:]
+
         except OSError:
             return False  # not there yet, or gone: what was read stays on show
         complete = block[: block.rfind(b"\n") + 1]
@@ -138,6 +143,11 @@ class Records:
                 self._wrong["metrics.jsonl"] = f"metrics.jsonl is damaged in line {self._lines}, which is left out"
             self._offset += len(raw)
         return bool(complete)
+
+    def _continues(self, file: IO[bytes]) -> bool:
+        """Whether a file still begins with what was read of it."""
+        file.seek(self._offset - len(self._tail))
+        return file.read(len(self._tail)) == self._tail
 
     def _take(self, line: Table, offset: int, length: int) -> None:
         number = line["round"]

@@ -1,6 +1,6 @@
 // Draws the figures of the report when they come into view, and hands out the numbers as CSV files.
 (function () {
-  const stored = JSON.parse(document.getElementById("figures").textContent);
+  const stored = JSON.parse(document.getElementById("stored").textContent);
   const narrow = window.matchMedia("(max-width: 760px)").matches;
   const config = { responsive: true, displaylogo: false, scrollZoom: false, displayModeBar: narrow ? false : "hover" };
 
@@ -30,9 +30,8 @@
   })(places);
   window.addEventListener("beforeprint", () => places.forEach(draw));
   document.querySelectorAll("button[data-csv]").forEach((button) => button.addEventListener("click", () => {
-    const text = document.getElementById(button.dataset.csv).textContent.trim() + "\n";
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob([stored.csv[button.dataset.csv]], { type: "text/csv" }));
     link.download = button.dataset.csv;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -76,7 +76,9 @@ def page(runs: Sequence[Records]) -> str:
     many = len(shown) > 1
     drawn = all_figures(shown)
     template = next(iter(drawn.values())).to_plotly_json()["layout"]["template"]
-    figure_json = _json({"template": template, "figures": {name: _lean(figure) for name, figure in drawn.items()}})
+    tables = csv_files(shown)
+    lean = {name: _lean(figure) for name, figure in drawn.items()}
+    stored = _json({"template": template, "figures": lean, "csv": tables})
     notes = [(run.name, note) for run in runs for note in run.notes]
     first = shown[0]
     data = first.config.get("data") or {}
@@ -87,7 +89,6 @@ def page(runs: Sequence[Records]) -> str:
         f"seed{'s' * (len({r.seed for r in shown}) > 1)} {', '.join(str(s) for s in sorted({r.seed for r in shown}))}",
     ]
     title = "Comparison of " + ", ".join(dict.fromkeys(r.rule for r in shown)) if many else f"Run {first.name}"
-    tables = csv_files(shown)
     parts = [
         f"<h1>{escape(title)}</h1><p class='lead'>{escape(' · '.join(about))}</p>",
         "<nav aria-label='Contents'><a href='#short'>In short</a><a href='#guide'>How to read this</a>"
@@ -117,8 +118,7 @@ def page(runs: Sequence[Records]) -> str:
             f"<title>{escape(title)}</title><link rel='icon' href='data:,'>",
             f"<style>{here.joinpath('report.css').read_text(encoding='utf-8')}</style></head><body>",
             *parts,
-            *(f"<script type='text/csv' id='{name}'>\n{_in_script(text)}</script>" for name, text in tables.items()),
-            f"<script type='application/json' id='figures'>{figure_json}</script>",
+            f"<script type='application/json' id='stored'>{stored}</script>",
             f"<script>{plotly}</script><script>{here.joinpath('report.js').read_text(encoding='utf-8')}</script>",
             "<noscript><p class='notes'>The pictures need JavaScript; the numbers above do not.</p></noscript>",
             "</body></html>",
@@ -418,12 +418,8 @@ def _lean(figure: Any) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return _in_script(json.dumps(value, separators=(",", ":")))
-
-
-def _in_script(text: str) -> str:
-    """Text that cannot end the script element it stands in."""
-    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:
