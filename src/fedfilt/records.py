@@ -182,7 +182,8 @@ class Records:
             now = {device for device, count in enumerate(epochs) if count}
             outcomes = columns.get("outcome") or [""] * len(epochs)
             before = self._training or now  # the first round: who is left out of it
-            for device in sorted((before if self.rounds else set(range(len(epochs)))) - now):
+            away = set(line.get("away") or [])  # its own events say so
+            for device in sorted((before if self.rounds else set(range(len(epochs)))) - now - away):
                 found.append(Event(number, device, f"left out ({outcomes[device] or 'no plan'})"))
             if self.rounds:
                 found += [Event(number, device, "takes part again") for device in sorted(now - before)]
@@ -334,7 +335,8 @@ class Records:
         if fraction is None or epochs is None or len(fraction) != len(held) or len(epochs) != len(held):
             return held
         used = np.floor(np.array(fraction) * held + 1e-9) * (np.array(epochs) > 0)
-        absent = [d for key in ("late", "rejected") for d in (line["time"].get(key) or [])]
+        absent = [d for key in ("late", "rejected") for d in (line["time"].get(key) or [])] + (line.get("away") or [])
+
         used[[d for d in absent if isinstance(d, int) and 0 <= d < len(used)]] = 0
         return used
 

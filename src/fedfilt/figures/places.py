@@ -208,7 +208,8 @@ def _devices(
     else:
         text = {"mode": "markers"}
     x, y = plan.places[chosen].T
-    hovered = {"customdata": chosen, "hovertemplate": hover + "<extra></extra>"}
+    # A plain list: Dash cannot read the number of a clicked device from a packed array
+    hovered = {"customdata": chosen.tolist(), "hovertemplate": hover + "<extra></extra>"}
     figure.add_trace(go.Scatter(x=x, y=y, marker=marker, name=name, showlegend=bool(name), **hovered, **text))
 
 
