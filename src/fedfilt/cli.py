@@ -241,6 +241,7 @@ def demo(
         config = from_table(table)
         names = ["fedavg", "local", "mu=1", "mu=10"]
         _compare("demo", config, names, [0], out, True, False, data_dir)
+        viewing.after(out)
 
 
 @data_app.command("list")

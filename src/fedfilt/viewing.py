@@ -64,6 +64,15 @@ def dashboard(
             print("dashboard ended; runs go on")
 
 
+def after(folder: Path) -> None:
+    """Write the report of what has just been run, and say how to look at it."""
+    from fedfilt import report as reports
+
+    path = reports.write([folder])
+    print(f"report: {path} (open it in a browser; it needs no network)")
+    print(f"dashboard: {sys.argv[0]} dashboard {folder} --open")
+
+
 @contextmanager
 def live() -> Iterator[Callable[[Path], None]]:
     """Gives a function that opens the dashboard on a folder, in a process of its own so that training is not slowed.
