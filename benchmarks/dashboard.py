@@ -97,7 +97,8 @@ def thousand(folder):
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((1000, 6, 5)).astype(np.float32)
     labels = (inputs[:, :, 0] > 0).astype(int)
-    data = FederatedData.from_arrays(list(zip(inputs, labels, strict=True)))
+    test = inputs[:10].reshape(-1, 5), labels[:10].ravel()
+    data = FederatedData.from_arrays(list(zip(inputs, labels, strict=True)), global_test=test)
     graph = {"name": "distance", "rooms": 200, "devices": 1000, "reach": 5.0}
     table = {"graph": graph, "model": "logistic", "rounds": 20, "evaluation": {"every": 2}, "engine": {"workers": 1}}
     for _ in play_in_folder(Run(from_table(table), data=data), folder):

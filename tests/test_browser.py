@@ -80,7 +80,7 @@ def until(page, holds, /, **values):
 
 def says(page, name, words):
     """Wait until an element says something."""
-    until(page, "(w) => document.getElementById(w.name).innerText.includes(w.words)", name=name, words=words)
+    until(page, "(w) => document.getElementById(w.name)?.innerText.includes(w.words)", name=name, words=words)
 
 
 def titled(page, name, words):
@@ -320,11 +320,14 @@ def test_phone_keyboard_only_and_runs_side_by_side(compared, new_page):
         for name in ("run", "beside", "latest", "round", "colour", "buildings", "device", "against", "mu"):
             assert any(name == r or r.startswith(name) for r in reached), (name, reached)
         page.click("#beside")
-        page.click("text=mu=1 >> nth=-1") if page.locator("[role=option]").count() == 0 else page.click(
-            "[role=option]:has-text('mu=1')"
-        )
+        page.click(".dash-dropdown-content >> text=mu=1")
         page.wait_for_selector("#building-beside .scatterlayer .point")
         titled(page, "building-beside", "mu=1")
+        pictures = "[...document.querySelectorAll('#buildings .main-svg:first-child')]"
+        widths = f"{pictures}.map(e => e.getBoundingClientRect().width)"
+
+        room = "document.querySelector('#buildings').getBoundingClientRect().width"
+        until(page, f"() => {widths}.length === 2 && {widths}[0] + {widths}[1] <= {room}")  # side by side, none cut
         picture(page, "dashboard-beside")
 
 
@@ -380,7 +383,8 @@ def thousand(tmp_path_factory):
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((1000, 6, 5)).astype(np.float32)
     answers = (inputs[:, :, 0] > 0).astype(int)
-    data = FederatedData.from_arrays(list(zip(inputs, answers, strict=True)))
+    test = inputs[:10].reshape(-1, 5), answers[:10].ravel()
+    data = FederatedData.from_arrays(list(zip(inputs, answers, strict=True)), global_test=test)
     graph = {"name": "distance", "rooms": 200, "devices": 1000, "reach": 5.0}
     table = {"graph": graph, "model": "logistic", "rounds": 3, "evaluation": {"every": 1}, "engine": {"workers": 1}}
     folder = tmp_path_factory.mktemp("thousand") / "run"

@@ -165,6 +165,12 @@ def _draw(app: Dash, watch: Watch) -> None:
         ]
         return [pictures[0], pictures[1] if other is not None else no_update, other is None]
 
+    # Figures see that the window was resized, not that a neighbour came or went
+    app.clientside_callback(
+        "() => { setTimeout(() => window.dispatchEvent(new Event('resize')), 60); }",
+        Input("beside-panel", "hidden"),
+    )
+
     def _titled(figure: Any, run: Records) -> Any:
         if len(watch.runs) > 1:
             figure.layout.title.text = f"{run.name}: {figure.layout.title.text.removeprefix('the building: ')}"

@@ -56,7 +56,7 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
             ),
             html.Main(
                 [
-                    html.Div([_building(run), _accuracy(runs, run)], className="stack"),
+                    html.Div([_building(run), _accuracy(runs, run), _timeline()], className="stack"),
                     html.Div(
                         [
                             _device(devices),
@@ -69,15 +69,9 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
             ),
             html.Div(
                 [
-                    _panel("Timeline of the round", [_graph("timeline", figures.empty("…"))]),
                     _what_if(run),
-                    html.Div(
-                        [
-                            _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
-                            _panel("The chosen device learns from", [_graph("learns-from", figures.empty("…", 460))]),
-                        ],
-                        className="stack",
-                    ),
+                    _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
+                    _panel("The chosen device learns from", [_graph("learns-from", figures.empty("…", 460))]),
                 ],
                 className="below",
             ),
@@ -110,6 +104,10 @@ def _accuracy(runs: Sequence[Records], run: Records | None) -> Any:
     drawn = curves(runs, run)
     both = [_graph(test, figures.accuracy(drawn, test)) for test in ("local", "global")]
     return _panel("Accuracy", [_field("Against", _radio("against", figures.AGAINST)), html.Div(both, className="pair")])
+
+
+def _timeline() -> Any:
+    return _panel("Timeline of the round", [_graph("timeline", figures.empty("…"))])
 
 
 def _device(count: int) -> Any:

@@ -39,7 +39,8 @@ def accuracy(runs: Sequence[Records], test: str = "local", against: str = "round
         mean = np.array([r["mixed"][test]["mean"] for r in tested])
         if len(runs) == 1:
             spread = np.array([r["mixed"][test].get("std", 0.0) for r in tested])
-            band = {"x": np.concatenate([x, x[::-1]]), "y": np.concatenate([mean + spread, (mean - spread)[::-1]])}
+            edges = np.minimum(mean + spread, 1), np.maximum(mean - spread, 0)
+            band = {"x": np.concatenate([x, x[::-1]]), "y": np.concatenate([edges[0], edges[1][::-1]])}
             figure.add_trace(
                 go.Scatter(**band, fill="toself", mode="none", opacity=0.18, name="± std of devices", hoverinfo="skip")
             )
@@ -114,8 +115,8 @@ def pareto(runs: Sequence[Records]) -> Any:
         figure,
         "local against global accuracy",
         460,
-        xaxis={"title": "global accuracy (all labels)", "tickformat": ".0%"},
-        yaxis={"title": "local accuracy (own labels)", "tickformat": ".0%"},
+        xaxis={"title": "global accuracy (all labels)", "tickformat": "~%"},
+        yaxis={"title": "local accuracy (own labels)", "tickformat": "~%"},
         legend=LEGEND,
         margin={"l": 64, "r": 16, "t": 48, "b": 90},
     )
@@ -154,7 +155,7 @@ def _framed(figure: Any, title: str, x: str, height: int = 420) -> Any:
         title,
         height,
         xaxis={"title": x, "rangemode": "tozero"},
-        yaxis={"title": "accuracy", "tickformat": ".0%"},
+        yaxis={"title": "accuracy", "tickformat": "~%", "rangemode": "nonnegative"},
         legend=LEGEND,
         margin={"l": 60, "r": 16, "t": 48, "b": 90},
     )

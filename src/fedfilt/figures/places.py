@@ -51,8 +51,9 @@ def floor_plan(graph: Graph) -> Plan:
         width = np.ptp(places[:, 0]) * 1.1 + 1
         places[:, 0] += floor[room] * width
         ends = [(places[room == r].min(axis=0), places[room == r].max(axis=0)) for r in range(len(names))]
-        pad = 0.02 * max(float(np.ptp(places)), 1.0)
-        low, high = np.array([a for a, _ in ends]) - pad, np.array([b for _, b in ends]) + pad
+        low, high = np.array([a for a, _ in ends]), np.array([b for _, b in ends])
+        pad = 0.06 * max(float(np.median(high - low)), 0.1)
+        low, high = low - pad, high + pad
     if graph.rooms is None:
         return Plan(places, [])
     words = [str(name) if isinstance(name, str) else f"room {name}" for name in names.tolist()]
