@@ -179,10 +179,17 @@ def test_values_that_no_page_sends_do_no_harm(finished):
     for mu in ("x", None, [], 1e9):  # said on the page, not a crash
         status, found = ask(page, graph, {"mu.value": mu, "device.value": 0, "run.value": key}, "mu.value")
         assert status in (200, 204)
-    inputs = {"tests.data": 1, "played.data": 1, "colour.value": "../x", "shown.data": None, "device.value": 0}
+    inputs = {
+        "tests.data": 1,
+        "played.data": 1,
+        "colour.value": "../x",
+        "shown.data": None,
+        "device.value": 0,
+        "beside.value": None,
+    }
     pictures = ["building.figure", "building-beside.figure", "beside-panel.hidden"]
     state = {"run.value": key}
-    status, found = ask(page, pictures, {**inputs, "beside.value": None}, "colour.value", state)
+    status, found = ask(page, pictures, {**inputs, "visible.data": None}, "colour.value", state)
     assert status in (200, 204)
     assert "building" not in found or "figure" not in found.get("building", {})
 

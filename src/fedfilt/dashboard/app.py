@@ -13,7 +13,14 @@ from fedfilt.mixing import strength
 from fedfilt.records import Records
 
 log = logging.getLogger("fedfilt")
-HOLD = 4.0  # seconds between redraws of what changes with every round: drawing must not slow training
+HOLD = 10.0  # seconds between redraws of pictures while a run trains: drawing must not slow it
+# What of the page is in the window, or [] if the window is hidden: only that is drawn again when a run grows
+VISIBLE = """(ticks, was) => {
+  const inside = (box) => box.width > 0 && box.bottom > 0 && box.top < window.innerHeight;
+  const all = document.hidden ? [] : [...document.querySelectorAll(".dash-graph")];
+  const names = all.filter((graph) => inside(graph.getBoundingClientRect())).map((graph) => graph.id);
+  return JSON.stringify(names) === JSON.stringify(was) ? window.dash_clientside.no_update : names;
+}"""
 
 
 def make_app(watch: Watch) -> Dash:
@@ -102,21 +109,25 @@ def _follow(app: Dash, watch: Watch) -> None:
         new_value = last if shown is None or chosen else min(int(value or last), last)
         return [
             page.status(run),
-            said,
-            page.table(watch.runs),
+            said if now["said"] != seen.get("said") else no_update,
+            page.table(watch.runs) if due or now["runs"] != seen.get("runs") else no_update,
             page.events(run) if chosen or now["events"] != seen.get("events") else no_update,
             run is None or run.status != "running",
             run is None or run.status != "stopped",
             page.options(watch.runs) if now["runs"] != seen.get("runs") or not seen else no_update,
             page.options(watch.runs) if now["runs"] != seen.get("runs") or not seen else no_update,
             now["run"] if now["run"] != key else no_update,
-            max(last, 2),
-            new_value if new_value != value else no_update,
-            max((run.count if run is not None else 0) - 1, 0),
+            max(last, 2) if due else no_update,
+            new_value if due and new_value != value else no_update,
+            max((run.count if run is not None else 0) - 1, 0) if due else no_update,
             now["tests"] if chosen or now["tests"] != seen.get("tests") else no_update,
             now["played"] if chosen or now["played"] != seen.get("played") else no_update,
             now,
         ]
+
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        VISIBLE, Output("visible", "data"), Input("tick", "n_intervals"), State("visible", "data")
+    )
 
     @app.callback(
         Output("shown", "data"),
@@ -150,13 +161,16 @@ def _draw(app: Dash, watch: Watch) -> None:
         Input("shown", "data"),
         Input("device", "value"),
         Input("beside", "value"),
+        Input("visible", "data"),
         State("run", "value"),
         prevent_initial_call=True,
     )
-    def building(_: Any, __: Any, colour: str, shown: int | None, device: int | None, beside: str, key: str) -> Any:
-        accuracy = colour in ("local", "global")
-        if {t["prop_id"] for t in ctx.triggered} == {"played.data" if accuracy else "tests.data"}:
-            return [no_update] * 3  # this colour does not change with that
+    def building(
+        _: Any, __: Any, colour: str, shown: int | None, device: int | None, beside: str, seen: Any, key: str
+    ) -> Any:
+        changing = "tests.data" if colour in ("local", "global") else "played.data"
+        if skip("building", seen) or (_triggers() <= GROWTH and not _triggers() & {changing, "visible.data"}):
+            return [no_update] * 3
         run, other = watch.run(key), watch.run(beside)
         if run is None:
             return [figures.empty("no run", 520), no_update, True]
@@ -166,7 +180,7 @@ def _draw(app: Dash, watch: Watch) -> None:
         return [pictures[0], pictures[1] if other is not None else no_update, other is None]
 
     # Figures see that the window was resized, not that a neighbour came or went
-    app.clientside_callback(
+    app.clientside_callback(  # type: ignore[no-untyped-call]
         "() => { setTimeout(() => window.dispatchEvent(new Event('resize')), 60); }",
         Input("beside-panel", "hidden"),
     )
@@ -183,10 +197,13 @@ def _draw(app: Dash, watch: Watch) -> None:
         Input("against", "value"),
         Input("shown", "data"),
         Input("beside", "value"),
+        Input("visible", "data"),
         State("run", "value"),
         prevent_initial_call=True,
     )
-    def accuracy(_: Any, against: str, shown: int | None, beside: str, key: str) -> Any:
+    def accuracy(_: Any, against: str, shown: int | None, beside: str, seen: Any, key: str) -> Any:
+        if skip("local", seen) and skip("global", seen):
+            return [no_update] * 2
         runs = page.curves(watch.runs, watch.run(key), watch.run(beside))
         return [figures.accuracy(runs, test, against, shown) for test in ("local", "global")]
 
@@ -195,9 +212,12 @@ def _draw(app: Dash, watch: Watch) -> None:
         Output("timeline", "style"),
         Input("played", "data"),
         Input("shown", "data"),
+        Input("visible", "data"),
         State("run", "value"),
     )
-    def timeline(_: Any, shown: int | None, key: str) -> Any:
+    def timeline(_: Any, shown: int | None, seen: Any, key: str) -> Any:
+        if skip("timeline", seen):
+            return [no_update] * 2
         run = watch.run(key)
         figure = figures.empty("no run") if run is None else figures.round_timeline(run, shown)
         return figure, page.height(figure)
@@ -211,11 +231,14 @@ def _draw(app: Dash, watch: Watch) -> None:
         Input("played", "data"),
         Input("shown", "data"),
         Input("beside", "value"),
+        Input("visible", "data"),
         State("run", "value"),
     )
-    def device(chosen: int | None, _: Any, __: Any, shown: int | None, beside: str, key: str) -> Any:
+    def device(chosen: int | None, _: Any, __: Any, shown: int | None, beside: str, seen: Any, key: str) -> Any:
+        if skip("device-curve", seen):
+            return [no_update] * 3
         run, number = watch.run(key), _device(chosen)
-        only_played = {t["prop_id"] for t in ctx.triggered} == {"played.data"}
+        only_played = _triggers() == {"played.data"}
         shares = no_update if only_played else page.neighbours(run, number, shown)
         runs = [r for r in (run, watch.run(beside)) if r is not None]
         curve = no_update if only_played else figures.device_curve(runs, number)
@@ -236,7 +259,7 @@ def _draw(app: Dash, watch: Watch) -> None:
         if run is None or run.graph is None:
             return [*[figures.empty("the graph is not known yet", 340)] * 3, "μ", ""]
         mu = 10.0 ** float(value)
-        only_device = {t["prop_id"] for t in ctx.triggered} == {"device.value"}
+        only_device = _triggers() == {"device.value"}
         weights = run.weights()
         fits = weights is not None and len(weights) == run.graph.count and weights.any()
         words = ""
@@ -282,6 +305,18 @@ def _steer(app: Dash, watch: Watch) -> None:
         if run is None:
             return "there is no run to stop or resume"
         return control.stop(run) if ctx.triggered_id == "stop" else control.resume(run)
+
+
+GROWTH = {"tests.data", "played.data", "visible.data"}
+
+
+def _triggers() -> set[str]:
+    return {trigger["prop_id"] for trigger in ctx.triggered}
+
+
+def skip(name: str, visible: Any) -> bool:
+    """Whether a figure need not be drawn now: the run grew, but it is out of sight."""
+    return _triggers() <= GROWTH and isinstance(visible, list) and name not in visible
 
 
 def _device(value: Any) -> int:

@@ -75,11 +75,12 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
                 ],
                 className="below",
             ),
-            dcc.Interval(id="tick", interval=1500),
+            dcc.Interval(id="tick", interval=2000),
             dcc.Store(id="seen", data=marks),
             dcc.Store(id="tests", data=marks.get("tests")),
             dcc.Store(id="played", data=marks.get("played")),
             dcc.Store(id="shown", data=None),
+            dcc.Store(id="visible", data=None),
         ]
     )
 
