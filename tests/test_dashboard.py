@@ -16,7 +16,7 @@ import pytest
 
 from fedfilt.config import from_table
 from fedfilt.dashboard import control
-from fedfilt.dashboard.app import first, make_app, marks
+from fedfilt.dashboard.app import Pulse, first, make_app, marks
 from fedfilt.dashboard.server import bind, check_address, guard
 from fedfilt.dashboard.watch import SEARCH, Watch, run_key
 from fedfilt.records import STOP, Records, in_use
@@ -206,6 +206,24 @@ def test_the_page_sends_only_what_changed(stopped):
     now = marks(watch, run)
     assert now["played"].endswith(" 4")
     assert now["tests"] != seen["tests"]
+
+
+def test_the_pulse_changes_at_once_when_a_run_ends_and_is_held_while_it_trains(stopped, monkeypatch):
+    watch = Watch([stopped])
+    pulse = Pulse(watch)
+    key = run_key(watch.runs[0])
+    monkeypatch.setattr(Watch, "refresh", lambda self: [run.refresh() for run in self.runs])
+    playing = play_in_folder(Run(from_table({**SMALL, "rounds": 4})), stopped, resume=True)
+    next(playing)
+    first_look = pulse(key)
+    assert "running, round 3 of 4" in first_look["words"]
+    next(playing)
+    second = pulse(key)
+    assert "running, round 4 of 4" in second["words"]  # the line on top is never held
+    assert second["mark"] == first_look["mark"]  # the pictures are
+    list(playing)
+    assert pulse(key)["mark"] != second["mark"]
+    assert pulse("nonsense")["words"] == pulse(key)["words"]
 
 
 def test_new_runs_are_found_while_watching(finished, tmp_path):

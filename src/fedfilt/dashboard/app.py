@@ -1,9 +1,11 @@
 """The page's reactions: what is drawn again when the runs grow or the reader chooses something else."""
 
+import hashlib
 import logging
 import time
 from typing import Any
 
+import flask
 from dash import Dash, Input, Output, State, ctx, no_update, set_props
 
 from fedfilt import __version__, figures, sharing
@@ -13,14 +15,7 @@ from fedfilt.mixing import strength
 from fedfilt.records import Records
 
 log = logging.getLogger("fedfilt")
-HOLD = 10.0  # seconds between redraws of pictures while a run trains: drawing must not slow it
-# What of the page is in the window, or [] if the window is hidden: only that is drawn again when a run grows
-VISIBLE = """(ticks, was) => {
-  const inside = (box) => box.width > 0 && box.bottom > 0 && box.top < window.innerHeight;
-  const all = document.hidden ? [] : [...document.querySelectorAll(".dash-graph")];
-  const names = all.filter((graph) => inside(graph.getBoundingClientRect())).map((graph) => graph.id);
-  return JSON.stringify(names) === JSON.stringify(was) ? window.dash_clientside.no_update : names;
-}"""
+HOLD = 15.0  # seconds between redraws of pictures while a run trains: drawing takes the CPU from training
 
 
 def make_app(watch: Watch) -> Dash:
@@ -59,20 +54,40 @@ def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
     return {
         "run": None if run is None else run_key(run),
         "runs": [run_key(r) for r in watch.runs],
-        "state": [f"{r.status} {r.version}" for r in watch.runs],
         "tests": f"{None if run is None else run_key(run)} {tests} {run is not None and run.graph is not None}",
         "played": None if run is None else f"{run_key(run)} {run.rounds[-1]['round'] if run.rounds else 0}",
-        "events": 0 if run is None else len(run.events),
-        "drawn": time.time(),
     }
 
 
+class Pulse:
+    """What a page asks for every two seconds. Its mark says when to draw again: not too often while a run trains."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._held: dict[str, tuple[float, str]] = {}  # run -> when its growth was last shown, and what it was
+
+    def __call__(self, key: str) -> dict[str, Any]:
+        """The line on top, the latest events, and the mark."""
+        self._watch.refresh()
+        run = self._watch.run(key) or first(self._watch)
+        now = marks(self._watch, run)
+        name, growth = str(now["run"]), f"{now['tests']} {now['played']}"
+        when, shown = self._held.get(name, (float("-inf"), ""))
+        if time.monotonic() - when >= HOLD or run is None or run.status != "running":
+            when, shown = self._held[name] = (time.monotonic() if growth != shown else when, growth)
+        states = [r.status for r in self._watch.runs]
+        said = [] if run is None else [*run.notes, control.complaint(run)]
+        mark = hashlib.sha256(repr((shown, now["runs"], states, said)).encode()).hexdigest()[:16]
+        return {**page.progress(run), "events": page.events(run), "mark": mark}
+
+
 def _follow(app: Dash, watch: Watch) -> None:
+    pulse = Pulse(watch)
+    app.server.add_url_rule("/_pulse", view_func=lambda: pulse(flask.request.args.get("run", "")))
+
     @app.callback(
-        Output("status", "children"),
         Output("notes", "children"),
         Output("table", "children"),
-        Output("events", "children"),
         Output("stop", "disabled"),
         Output("resume", "disabled"),
         Output("run", "options"),
@@ -84,49 +99,39 @@ def _follow(app: Dash, watch: Watch) -> None:
         Output("tests", "data"),
         Output("played", "data"),
         Output("seen", "data"),
-        Input("tick", "n_intervals"),
+        Input("pulse", "data"),
         Input("run", "value"),
         State("seen", "data"),
         State("round", "value"),
         State("shown", "data"),
     )
-    def follow(_: int, key: str, seen: dict[str, Any] | None, value: int, shown: int | None) -> Any:
-        """Look at the folders; what has not changed is not sent."""
-        watch.refresh()
+    def follow(_: str, key: str, seen: dict[str, Any] | None, value: int, shown: int | None) -> Any:
+        """Something is new, or another run was chosen: what has not changed is not sent."""
         seen = seen or {}
         run = watch.run(key) or first(watch)
         now = marks(watch, run)
-        said = page.notes(run)
-        chosen = ctx.triggered_id == "run" or now["run"] != seen.get("run")
-        same = all(now[k] == seen.get(k) for k in ("state", "runs", "tests", "played"))
-        if not chosen and same and seen.get("said") == str(said):
-            return [no_update] * 15
-        now["said"] = str(said)
-        due = chosen or now["drawn"] - seen.get("drawn", 0) >= HOLD or (run is not None and run.status != "running")
-        if not due:
-            now |= {name: seen.get(name) for name in ("tests", "played", "drawn")}
+        chosen = now["run"] != seen.get("run")
         last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
         new_value = last if shown is None or chosen else min(int(value or last), last)
+        new_runs = page.options(watch.runs) if now["runs"] != seen.get("runs") else no_update
         return [
-            page.status(run),
-            said if now["said"] != seen.get("said") else no_update,
-            page.table(watch.runs) if due or now["runs"] != seen.get("runs") else no_update,
-            page.events(run) if chosen or now["events"] != seen.get("events") else no_update,
+            page.notes(run),
+            page.table(watch.runs),
             run is None or run.status != "running",
             run is None or run.status != "stopped",
-            page.options(watch.runs) if now["runs"] != seen.get("runs") or not seen else no_update,
-            page.options(watch.runs) if now["runs"] != seen.get("runs") or not seen else no_update,
+            new_runs,
+            new_runs,
             now["run"] if now["run"] != key else no_update,
-            max(last, 2) if due else no_update,
-            new_value if due and new_value != value else no_update,
-            max((run.count if run is not None else 0) - 1, 0) if due else no_update,
-            now["tests"] if chosen or now["tests"] != seen.get("tests") else no_update,
-            now["played"] if chosen or now["played"] != seen.get("played") else no_update,
+            max(last, 2),
+            new_value if new_value != value else no_update,
+            max((run.count if run is not None else 0) - 1, 0),
+            now["tests"] if now["tests"] != seen.get("tests") else no_update,
+            now["played"] if now["played"] != seen.get("played") else no_update,
             now,
         ]
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        VISIBLE, Output("visible", "data"), Input("tick", "n_intervals"), State("visible", "data")
+        "(run) => { window.fedfilt_run = run; if (window.fedfilt_look) window.fedfilt_look(); }", Input("run", "value")
     )
 
     @app.callback(

@@ -61,7 +61,7 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
                         [
                             _device(devices),
                             _panel("Runs", [html.Div(table(runs), id="table", className="scroll")]),
-                            _panel("Events", [html.Div(events(run), id="events", tabIndex=0, role="log")]),
+                            _panel("Events", [html.Pre(events(run), id="events", tabIndex=0, role="log")]),
                         ],
                         className="stack",
                     ),
@@ -75,12 +75,12 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
                 ],
                 className="below",
             ),
-            dcc.Interval(id="tick", interval=2000),
             dcc.Store(id="seen", data=marks),
             dcc.Store(id="tests", data=marks.get("tests")),
             dcc.Store(id="played", data=marks.get("played")),
             dcc.Store(id="shown", data=None),
             dcc.Store(id="visible", data=None),
+            dcc.Store(id="pulse", data=None),
         ]
     )
 
@@ -152,15 +152,21 @@ def curves(runs: Sequence[Records], run: Records | None, beside: Records | None 
     return [r for r in runs if r in kept]
 
 
-def status(run: Records | None) -> Any:
-    """One line on how far a run is."""
+def progress(run: Records | None) -> dict[str, str]:
+    """How far a run is."""
     if run is None:
-        return "no run yet"
+        return {"words": "no run yet", "state": "waiting", "done": "0", "planned": "1"}
     done = run.rounds[-1]["round"] if run.rounds else 0
     words = f"{run.name}: {WORDS.get(run.status, run.status)}"
     text = f"{words}, round {done} of {run.planned}" if run.planned else words
-    bar = html.Progress(value=str(done), max=str(max(run.planned, 1)), **_named("rounds played"))
-    return [html.Span(text, className=f"state {run.status}"), bar]
+    return {"words": text, "state": run.status, "done": str(done), "planned": str(max(run.planned, 1))}
+
+
+def status(run: Records | None) -> Any:
+    """One line on how far a run is."""
+    now = progress(run)
+    bar = html.Progress(id="status-bar", value=now["done"], max=now["planned"], **_named("rounds played"))
+    return [html.Span(now["words"], id="status-words", className=f"state {now['state']}"), bar]
 
 
 def notes(run: Records | None) -> Any:
@@ -173,16 +179,13 @@ def notes(run: Records | None) -> Any:
     return [html.P(text, className="note") for text in found]
 
 
-def events(run: Records | None) -> Any:
-    """What happened to devices, the newest first."""
+def events(run: Records | None) -> str:
+    """What happened to devices, the newest first, a line each."""
     if run is None or not run.events:
-        return html.P(
-            "Nothing yet: devices that join, leave, are late, rejected or left out appear here.", className="soft"
-        )
-    recent = run.events[: -EVENTS - 1 : -1]
+        return "Nothing yet: devices that join, leave, are late, rejected or left out appear here."
+    recent = [str(event) for event in run.events[: -EVENTS - 1 : -1]]
     more = len(run.events) - len(recent)
-    items = [html.Li(str(event)) for event in recent]
-    return [html.Ul(items), html.P(f"and {more} before", className="soft") if more else None]
+    return "\n".join([*recent, *([f"and {more} before"] if more else [])])
 
 
 def table(runs: Sequence[Records]) -> Any:
