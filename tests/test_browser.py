@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 )
 PICTURES = Path(__file__).resolve().parent.parent / "build" / "screenshots"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SLOW = 60_000  # milliseconds: for machines that do other things at the same time
+SLOW = 240_000  # milliseconds: for machines that do much else at the same time
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def training(tmp_path):
         yield process, folder
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         while (run := Records(folder)).status in ("running", "stopping"):  # resumed from the page: a run of its own
             (folder / STOP).touch()
             time.sleep(0.2)
@@ -279,7 +279,7 @@ def test_a_run_is_watched_asked_looked_back_stopped_and_resumed(training, new_pa
         # Stop, and resume where it stopped
         page.click("#stop")
         says(page, "status", ": stopped,")
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=300) == 130
         run = Records(folder)
         last = run.rounds[-1]["round"]
         assert rounds_seen(page) == last

@@ -83,7 +83,7 @@ def ask(page, outputs, inputs, changed, state=(), **headers):
 
 
 def call(*words):
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, check=False)
 
 
 def steer(page, button, folder, **headers):
@@ -278,9 +278,8 @@ def test_a_run_that_cannot_be_resumed_is_explained(stopped):
     state.write_bytes(state.read_bytes()[:50])
     run = Records(stopped)
     assert "is being resumed" in control.resume(run)
-    deadline = time.monotonic() + 60
-    while not control.complaint(run) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    control._started[run.folder].wait(timeout=300)
+
     assert "is damaged" in control.complaint(run)
 
 
@@ -288,11 +287,9 @@ def test_resuming_goes_on_with_the_same_bits(stopped, finished):
     page = client(stopped)
     assert "is being resumed" in steer(page, "resume", stopped)[1]
     run = Records(stopped)
-    deadline = time.monotonic() + 90
-    while run.status != "finished" and time.monotonic() < deadline:
-        time.sleep(0.1)
-        run.refresh()
-    control._started[run.folder].wait(timeout=60)
+    control._started[run.folder].wait(timeout=300)
+    run.refresh()
+
     assert run.status == "finished", (stopped / control.LOG).read_text()
     assert [line["round"] for line in lines(stopped)] == [1, 2, 3, 4]
     results = [json.loads((folder / "result.json").read_text())["models_sha256"] for folder in (stopped, finished)]
@@ -311,18 +308,18 @@ def serving(*words, **options):
         yield process, found.group()
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
         process.stdout.close()
 
 
 def test_the_command_serves_and_ends_quietly(finished):
     with serving(finished) as (process, address):
-        page = urllib.request.urlopen(address, timeout=20).read().decode()
+        page = urllib.request.urlopen(address, timeout=120).read().decode()
         assert "fedfilt" in page
-        layout = urllib.request.urlopen(address + "_dash-layout", timeout=20).read()
+        layout = urllib.request.urlopen(address + "_dash-layout", timeout=120).read()
         assert b"round 4 of 4" in layout
         process.send_signal(2)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=120) == 0
         assert "Traceback" not in process.stdout.read()
 
 
@@ -331,4 +328,4 @@ def test_the_token_may_come_from_the_environment(finished):
     with serving(finished, env=environment) as (_, address):
         assert address.endswith(f"?token={TOKEN}")
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(address.split("?")[0], timeout=20)
+            urllib.request.urlopen(address.split("?")[0], timeout=120)

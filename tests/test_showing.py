@@ -52,7 +52,7 @@ def one(compared, tmp_path):
 
 def call(*words, **options):
     command = [sys.executable, "-m", "fedfilt.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_the_command_ends_in_plain_words_when_it_is_stopped(tmp_path):
         while not run.rounds and process.poll() is None:
             run.refresh()
         (tmp_path / "r" / STOP).touch()
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=300)[1]
     finally:
         process.kill()
     assert process.returncode == 130
