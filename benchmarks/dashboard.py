@@ -126,12 +126,12 @@ def first_view(browser, folder, times=5):
             page.goto(address, wait_until="commit")
             page.wait_for_selector(DRAWN)
             views.append(time.perf_counter() - start)
-            page.wait_for_function("document.querySelector('#plan').innerText.includes('epochs')")
+            page.wait_for_function("() => document.querySelector('#plan').innerText.includes('epochs')")
             page.wait_for_timeout(1500)
             start = time.perf_counter()
             page.fill("#device", str(number + 3))
             title = "document.querySelector('#learns-from .js-plotly-plot').layout.title.text"
-            page.wait_for_function(f"{title}.startsWith('device {number + 3}:')")
+            page.wait_for_function(f"() => {title}.startsWith('device {number + 3}:')")
             answers.append(time.perf_counter() - start)
             context.close()
     finally:
