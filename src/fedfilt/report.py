@@ -151,7 +151,7 @@ def all_figures(runs: Sequence[Records]) -> dict[str, Any]:
 
 
 def write_images(runs: Sequence[Records], folder: Path, form: str) -> list[Path]:
-    """Every figure as a PNG, SVG or PDF file; needs the extra fedfilt[images] and Chrome or Chromium."""
+    """Every figure as a PNG, SVG or PDF file; needs the extra fedfilt[pictures] and Chrome or Chromium."""
     check_choice("image format", form, FORMATS)
     drawn = all_figures(runs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def write_images(runs: Sequence[Records], folder: Path, form: str) -> list[Path]
             ) from None
         if "kaleido" in words:
             raise ValueError(
-                f"{form.upper()} files need: pip install 'fedfilt[images]'. The HTML report does not."
+                f"{form.upper()} files need: pip install 'fedfilt[pictures]'. The HTML report does not."
             ) from None
         raise
     return paths
