@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedfilt.paper._command import paper
 from fedfilt import viewing
+from fedfilt.paper._command import paper
 
 if TYPE_CHECKING:
     from fedfilt.config import Config
