@@ -60,7 +60,7 @@ def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
 
 
 class Pulse:
-    """What a page asks for every two seconds. Its mark says when to draw again: not too often while a run trains."""
+    """What a page asks for every four seconds. Its mark says when to draw again: not too often while a run trains."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -131,7 +131,9 @@ def _follow(app: Dash, watch: Watch) -> None:
         ]
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        "(run) => { window.fedfilt_run = run; if (window.fedfilt_look) window.fedfilt_look(); }", Input("run", "value")
+        "(run, said) => { window.fedfilt_run = run; if (window.fedfilt_look) window.fedfilt_look(); }",
+        Input("run", "value"),
+        Input("said", "children"),
     )
 
     @app.callback(

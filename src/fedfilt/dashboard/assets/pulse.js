@@ -1,4 +1,4 @@
-// Looks at the run every two seconds at next to no cost: a small answer with the line on top and the latest events, and a
+// Looks at the run every four seconds at next to no cost: a small answer with the line on top and the latest events, and a
 // mark that changes when something is to be drawn again. Only then do Dash's callbacks run, and only for what is in sight.
 (function () {
   const last = {};
@@ -21,18 +21,20 @@
       const answer = await fetch("_pulse?run=" + encodeURIComponent(window.fedfilt_run || ""));
       const found = await answer.json();
       set("status-words", { children: found.words, className: "state " + found.state });
-      set("status-bar", { value: found.done, max: found.planned });
       set("events", { children: found.events });
       set("visible", { data: visible() });
+      if (last.mark !== found.mark) set("status-bar", { value: found.done, max: found.planned });
+      last.mark = found.mark;
       set("pulse", { data: found.mark });
       if (lost) window.dash_clientside.set_props("said", { children: "" });
       lost = false;
     } catch (error) {
+      if (lost) return;
       lost = true;
       window.dash_clientside.set_props("said", { children: "The dashboard does not answer; it may have been ended." });
     }
   }
   window.fedfilt_look = look;
-  window.setInterval(look, 2000);
+  window.setInterval(look, 4000);
   document.addEventListener("visibilitychange", look);
 })();
