@@ -3,6 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# The report and the dashboard are tested in the system's browser, which is installed where that may be done
+FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
+GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
+
 .PHONY: demo test bench clean
 
 demo: .venv/installed
@@ -15,20 +19,22 @@ test: .venv/tested
 	$(BIN)/pytest -n auto
 
 bench: .venv/benched
-	failed=0; for table in mix round networks growth plan; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed
+	failed=0; for table in mix round networks growth plan dashboard; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed
 
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/fedfilt/native/*.cpp src/fedfilt/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) setuptools
-	$(PIP) --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable ".[dashboard]"
 	touch $@
 
 .venv/tested: .venv/installed
 	$(PIP) --no-build-isolation --editable ".[test]"
+	@$(FIND_BROWSER) || $(GET_BROWSER) || echo "No Chrome or Chromium: the tests in a browser will be skipped."
 	touch $@
 
 .venv/benched: .venv/installed
 	$(PIP) --no-build-isolation --editable ".[bench]"
+	@$(FIND_BROWSER) || $(GET_BROWSER) || echo "No Chrome or Chromium: benchmarks/dashboard.py will not run."
 	touch $@
 
 clean:

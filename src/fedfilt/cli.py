@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedfilt.flower.commands import deploy_app
+from fedfilt import viewing
 from fedfilt.paper._command import paper
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get
 app.add_typer(data_app, name="data")
 app.command()(paper)
 app.add_typer(deploy_app, name="deploy")
+app.command()(viewing.report)
+app.command()(viewing.dashboard)
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[
@@ -52,14 +55,17 @@ def run(
     resume: Resume = False,
     as_json: Json = False,
     data_dir: DataDir = None,
+    live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
 ) -> None:
     """Train the devices of an experiment and keep everything in a run folder."""
-    with _errors():
+    with _errors(), viewing.live() as watched:
         from fedfilt.config import load
         from fedfilt.runs import Run, draw, play_in_folder
 
         loaded = load(config, overrides or [])
         folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
+        if live:
+            watched(folder)
         with _progress() as progress:
             made = Run(loaded, _store(data_dir, progress))
             if not as_json:
@@ -237,6 +243,7 @@ def demo(
         config = from_table(table)
         names = ["fedavg", "local", "mu=1", "mu=10"]
         _compare("demo", config, names, [0], out, True, False, data_dir)
+        viewing.after(out)
 
 
 @data_app.command("list")

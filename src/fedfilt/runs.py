@@ -35,6 +35,7 @@ from fedfilt.kinds import ByKind
 from fedfilt.layout import Layout, glorot
 from fedfilt.metrics import accuracy, local_from_global, scores
 from fedfilt.native.network import Unknown, flops, recognise
+from fedfilt.records import STOP, graph_json
 from fedfilt.rounds import Engine, Experiment, Record, State, Tests, play
 from fedfilt.simulated import Simulated
 from fedfilt.store import Store
@@ -42,6 +43,10 @@ from fedfilt.train import generator, inputs
 
 # Keys of SeedSequence(seed, spawn_key=...) for what is drawn once; rounds use longer keys (round, device, ...)
 PARTITION, START, DEVICES = (2**30,), (2**30 + 1,), (2**30 + 2,)
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that was asked to stop, by a file `stop` in its folder: it is checkpointed and can be resumed."""
 
 
 class Run:
@@ -224,10 +229,14 @@ def play_in_folder(
                 line = run.line(record)
                 log.write(json.dumps(line) + "\n")
                 log.flush()
-                if state.round % config.checkpoint.every == 0 or state.round == config.rounds:
+                stop = (folder / STOP).exists() and state.round < config.rounds
+                if state.round % config.checkpoint.every == 0 or state.round == config.rounds or stop:
                     os.fsync(log.fileno())  # the log must not fall behind the checkpoint
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
+                if stop:
+                    (folder / STOP).unlink(missing_ok=True)
+                    raise Stopped(f"{folder} was asked to stop after round {state.round}")
         _finish(run, folder, state)
 
 
@@ -313,6 +322,9 @@ def _begin(run: Run, folder: Path) -> State:
     else:
         checkpoint.write_atomically(machine, json.dumps(now, indent=1).encode())
     checkpoint.write_atomically(folder / "partition.json", run.data.to_json().encode())
+    if (graph := graph_json(run.graph)) is not None:
+        checkpoint.write_atomically(folder / "graph.json", graph.encode())
+    (folder / STOP).unlink(missing_ok=True)  # meant for a run that has ended since
     (folder / "checkpoint").mkdir(exist_ok=True)
     checkpoint.write_atomically(old, config.toml().encode())
     shape = (run.graph.count, run.layout.size)

@@ -1,0 +1,331 @@
+"""The dashboard without a browser: who may look, what may be asked, stopping and resuming, bad folders."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from fedfilt.config import from_table
+from fedfilt.dashboard import control
+from fedfilt.dashboard.app import Pulse, first, make_app, marks
+from fedfilt.dashboard.server import bind, check_address, guard
+from fedfilt.dashboard.watch import SEARCH, Watch, run_key
+from fedfilt.records import STOP, Records, in_use
+from fedfilt.runs import Run, lines, play_in_folder
+
+SMALL = {
+    "data": "digits",
+    "model": {"name": "mlp", "hidden": 16},
+    "samples": {"train": 20, "local_test": 10, "global_test": 50},
+    "rounds": 4,
+    "evaluation": {"every": 2},
+    "checkpoint": {"every": 2},
+    "engine": {"workers": 1},
+}
+TOKEN = "a-token-of-24-letters-xy"
+
+
+def command(*words):
+    return [sys.executable, "-m", "fedfilt.cli", *map(str, words)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    for _ in play_in_folder(Run(from_table(SMALL)), folder):
+        pass
+    return folder
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run that was stopped after round 2 of 4."""
+    playing = play_in_folder(Run(from_table(SMALL)), tmp_path / "run")
+    next(playing), next(playing)
+    playing.close()
+    return tmp_path / "run"
+
+
+def client(folder, host="127.0.0.1", token=""):
+    app = make_app(Watch([folder]))
+    guard(app.server, host, 8050, token)
+    return app.server.test_client()
+
+
+def properties(values):
+    return [dict(zip(("id", "property"), key.split("."), strict=True), value=v) for key, v in dict(values).items()]
+
+
+def ask(page, outputs, inputs, changed, state=(), **headers):
+    """Call a callback as the page does: outputs and inputs as "id.property"; gives (status, properties by id)."""
+    split = [output.split(".") for output in outputs]
+    body = {
+        "output": f"..{'...'.join(outputs)}.." if len(outputs) > 1 else outputs[0],
+        "outputs": [{"id": name, "property": prop} for name, prop in split]
+        if len(outputs) > 1
+        else {"id": split[0][0], "property": split[0][1]},
+        "inputs": properties(inputs),
+        "state": properties(state),
+        "changedPropIds": [changed],
+    }
+    answer = page.post("/_dash-update-component", json=body, headers={"Host": "127.0.0.1:8050", **headers})
+    found = answer.get_json(silent=True) or {}
+    return answer.status_code, found.get("response", {}) | found.get("sideUpdate", {})
+
+
+def call(*words):
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, check=False)
+
+
+def steer(page, button, folder, **headers):
+    inputs = {"stop.n_clicks": 1, "resume.n_clicks": 1}
+    status, found = ask(
+        page, ["said.children"], inputs, f"{button}.n_clicks", {"run.value": run_key(Records(folder))}, **headers
+    )
+    return status, found.get("said", {}).get("children")
+
+
+# --- who may look -----------------------------------------------------------------------------------------------------
+
+
+def test_other_addresses_need_a_token_that_cannot_be_guessed(finished):
+    for host in ("0.0.0.0", "192.168.1.7", "::", "my-machine"):
+        with pytest.raises(ValueError, match="lets other machines in: choose a --token"):
+            check_address(host, "")
+        check_address(host, TOKEN)
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_address(host, "")
+    for weak in ("short", "with spaces in it, long", "a" * 15):
+        with pytest.raises(ValueError, match="at least 16 letters"):
+            check_address("0.0.0.0", weak)
+    done = call("dashboard", finished, "--host", "0.0.0.0")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --host 0.0.0.0")
+
+
+def test_only_the_own_name_and_the_own_origin_are_answered(finished):
+    page = client(finished)
+    assert page.get("/", headers={"Host": "127.0.0.1:8050"}).status_code == 200
+    assert page.get("/", headers={"Host": "localhost:8050"}).status_code == 200
+    assert page.get("/_dash-layout", headers={"Host": "evil.example:8050"}).status_code == 403  # a rebound name
+    assert steer(page, "stop", finished)[0] == 200
+    assert steer(page, "stop", finished, Origin="http://127.0.0.1:8050")[0] == 200
+    assert steer(page, "stop", finished, Origin="http://evil.example")[0] == 403
+    headers = page.get("/", headers={"Host": "127.0.0.1:8050"}).headers
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+
+
+def test_with_a_token_nothing_is_shown_without_it(finished):
+    page = client(finished, host="0.0.0.0", token=TOKEN)
+    for path in ("/", "/_dash-layout", "/assets/keys.js", "/?token=wrong", "/_dash-layout?token="):
+        assert page.get(path).status_code == 403, path
+    assert steer(page, "stop", finished)[0] == 403
+    entered = page.get(f"/?token={TOKEN}")
+    assert entered.status_code == 302
+    assert "token" not in entered.headers["Location"]  # not left in the address bar
+    cookie = entered.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert page.get("/_dash-layout").status_code == 200  # the cookie is enough now
+
+
+def test_nothing_outside_the_given_folders_is_read(finished, tmp_path):
+    other = shutil.copytree(finished, tmp_path / "secret")
+    page = client(finished)
+    assert steer(page, "stop", other)[1] == "there is no run to stop or resume"
+    for path in ("/assets/../server.py", "/assets/%2e%2e/server.py", "/../../etc/passwd", "/assets//etc/passwd"):
+        answer = page.get(path, headers={"Host": "127.0.0.1:8050"})
+        assert answer.status_code in (400, 404) or b"react-entry-point" in answer.data, path  # not found, or the page
+        assert b"root:" not in answer.data
+
+    for wrong in ("../..", "/etc", 3, None, {"a": 1}, ["x"]):
+        assert Watch([finished]).run(wrong) is None
+
+
+def test_a_port_in_use_is_said_in_one_line(finished):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match="choose another with --port"):
+            bind("127.0.0.1", port)
+        done = call("dashboard", finished, "--port", port)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}")
+    assert "Traceback" not in done.stderr
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_values_that_no_page_sends_do_no_harm(finished):
+    page = client(finished)
+    key = run_key(Records(finished))
+    graph = ["response.figure", "mixing.figure", "learns-from.figure", "mu-label.children", "mu-words.children"]
+    for device in (-1, 10**9, "x", None, 1.5, [1], {"a": 2}):
+        inputs = {"mu.value": 1.0, "device.value": device, "run.value": key}
+        status, found = ask(page, graph, inputs, "mu.value")
+        assert status == 200, device
+        assert found["mu-label"]["children"] == "μ = 10"
+    for mu in ("x", None, [], 1e9):  # said on the page, not a crash
+        status, found = ask(page, graph, {"mu.value": mu, "device.value": 0, "run.value": key}, "mu.value")
+        assert status in (200, 204)
+    inputs = {
+        "tests.data": 1,
+        "played.data": 1,
+        "colour.value": "../x",
+        "shown.data": None,
+        "device.value": 0,
+        "beside.value": None,
+    }
+    pictures = ["building.figure", "building-beside.figure", "beside-panel.hidden"]
+    state = {"run.value": key}
+    status, found = ask(page, pictures, {**inputs, "visible.data": None}, "colour.value", state)
+    assert status in (200, 204)
+    assert "building" not in found or "figure" not in found.get("building", {})
+
+
+def test_the_page_sends_only_what_changed(stopped):
+    watch = Watch([stopped])
+    run = watch.runs[0]
+    seen = marks(watch, run)
+    assert seen["played"].endswith(" 2")
+    assert first(watch) is run
+    list(play_in_folder(Run(from_table(SMALL)), stopped, resume=True))
+    watch._looked = float("-inf")
+    watch.refresh()
+    now = marks(watch, run)
+    assert now["played"].endswith(" 4")
+    assert now["tests"] != seen["tests"]
+
+
+def test_the_pulse_changes_at_once_when_a_run_ends_and_is_held_while_it_trains(stopped, monkeypatch):
+    watch = Watch([stopped])
+    pulse = Pulse(watch)
+    key = run_key(watch.runs[0])
+    monkeypatch.setattr(Watch, "refresh", lambda self: [run.refresh() for run in self.runs])
+    playing = play_in_folder(Run(from_table({**SMALL, "rounds": 4})), stopped, resume=True)
+    next(playing)
+    first_look = pulse(key)
+    assert "running, round 3 of 4" in first_look["words"]
+    next(playing)
+    second = pulse(key)
+    assert "running, round 4 of 4" in second["words"]  # the line on top is never held
+    assert second["mark"] == first_look["mark"]  # the pictures are
+    list(playing)
+    assert pulse(key)["mark"] != second["mark"]
+    assert pulse("nonsense")["words"] == pulse(key)["words"]
+
+
+def test_new_runs_are_found_while_watching(finished, tmp_path):
+    watch = Watch([tmp_path / "runs"])
+    assert [run.status for run in watch.runs] == ["missing"]
+    assert make_app(watch).server.test_client().get("/_dash-layout").status_code == 200
+
+    shutil.copytree(finished, tmp_path / "runs" / "a")
+    shutil.copytree(finished, tmp_path / "runs" / "b" / "seed-0")
+    watch._looked = watch._searched = time.monotonic() - SEARCH - 1
+    watch.refresh()
+    assert sorted(run.folder.name for run in watch.runs) == ["a", "seed-0"]
+
+
+def test_the_layout_is_made_for_every_kind_of_folder(finished, stopped, tmp_path):
+    (tmp_path / "empty").mkdir()
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "config.toml").write_text("rounds = 3")
+    other = shutil.copytree(finished, tmp_path / "other")
+    (other / "environment.json").write_text('{"fedfilt": "0.0.1"}')
+    for folder, words in (
+        (finished, "finished, round 4 of 4"),
+        (stopped, "stopped, round 2 of 4"),
+        (tmp_path / "empty", "holds no run yet"),
+        (tmp_path / "none", "is not there"),
+        (half, "no round is finished yet"),
+        (other, "written by fedfilt 0.0.1"),
+    ):
+        answer = make_app(Watch([folder])).server.test_client().get("/_dash-layout")
+        assert answer.status_code == 200
+        assert words in answer.get_data(as_text=True), folder
+
+
+# --- stopping and resuming --------------------------------------------------------------------------------------------
+
+
+def test_stop_and_resume_say_what_they_cannot_do(finished, stopped, tmp_path):
+    assert control.stop(Records(finished)).endswith("is not running")
+    assert control.resume(Records(finished)).endswith("is finished")
+    assert "cannot be resumed" in control.resume(Records(tmp_path / "none"))
+    assert not (finished / STOP).exists()
+    text = (stopped / "config.toml").read_text().replace('name = "mlp"', 'name = "mine:Model"')
+    (stopped / "config.toml").write_text(text)
+    said = control.resume(Records(stopped))
+    assert "uses code from outside fedfilt; resume it in a terminal: fedfilt run" in said
+    assert not in_use(stopped)
+
+
+def test_a_run_that_cannot_be_resumed_is_explained(stopped):
+    state = stopped / "checkpoint" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:50])
+    run = Records(stopped)
+    assert "is being resumed" in control.resume(run)
+    control._started[run.folder].wait(timeout=300)
+
+    assert "is damaged" in control.complaint(run)
+
+
+def test_resuming_goes_on_with_the_same_bits(stopped, finished):
+    page = client(stopped)
+    assert "is being resumed" in steer(page, "resume", stopped)[1]
+    run = Records(stopped)
+    control._started[run.folder].wait(timeout=300)
+    run.refresh()
+
+    assert run.status == "finished", (stopped / control.LOG).read_text()
+    assert [line["round"] for line in lines(stopped)] == [1, 2, 3, 4]
+    results = [json.loads((folder / "result.json").read_text())["models_sha256"] for folder in (stopped, finished)]
+    assert results[0] == results[1]
+
+
+@contextmanager
+def serving(*words, **options):
+    """A dashboard process of our own and its address."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command("dashboard", *words, "--port", 0), **pipes, **options)
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + process.stdout.read()
+        yield process, found.group()
+    finally:
+        process.terminate()
+        process.wait(timeout=120)
+        process.stdout.close()
+
+
+def test_the_command_serves_and_ends_quietly(finished):
+    with serving(finished) as (process, address):
+        page = urllib.request.urlopen(address, timeout=120).read().decode()
+        assert "fedfilt" in page
+        layout = urllib.request.urlopen(address + "_dash-layout", timeout=120).read()
+        assert b"round 4 of 4" in layout
+        process.send_signal(2)
+        assert process.wait(timeout=120) == 0
+        assert "Traceback" not in process.stdout.read()
+
+
+def test_the_token_may_come_from_the_environment(finished):
+    environment = {**os.environ, "FEDFILT_TOKEN": TOKEN}
+    with serving(finished, env=environment) as (_, address):
+        assert address.endswith(f"?token={TOKEN}")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(address.split("?")[0], timeout=120)
