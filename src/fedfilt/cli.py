@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedfilt.flower.commands import deploy_app
 from fedfilt import viewing
+from fedfilt.flower.commands import deploy_app
 from fedfilt.paper._command import paper
 
 if TYPE_CHECKING:
