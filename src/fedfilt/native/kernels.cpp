@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 namespace fedfilt {
 namespace {
@@ -40,13 +41,14 @@ struct Array {
   Array() = default;
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
-  ~Array() { std::free(data); }
+  ~Array() { free(); }
   bool make(Int count) {
     const Int bytes = up(most(count, 1) * (Int)sizeof(T), 64);
     data = (T*)std::aligned_alloc(64, bytes);
     if (data) std::memset(data, 0, bytes);
     return data != nullptr;
   }
+  void free() { std::free(data), data = nullptr; }
   operator T*() const { return data; }
 };
 
@@ -130,6 +132,12 @@ void multiply(const Product& p) {
 
 // Pictures lie channels innermost with a border of zeros; channels between layers are padded to whole registers.
 // Padded numbers are zero, and so are all gradients that reach them: they stay zero.
+// A kernel over the border multiplies zeros. Pixels that see the same part of it, rows low[0] .. high[0] and columns
+// low[1] .. high[1], lie together and are spared the rest.
+struct Group {
+  Int first, pixels, low[2], high[2];  // first: where they begin among the pixels of a sample
+};
+
 struct ConvolutionLayer {
   Convolution shape;
   Int channels, stored;       // of the input: real, and as they lie in memory
@@ -139,7 +147,9 @@ struct ConvolutionLayer {
   Int pixels, windows, pool, next;  // per sample; pixels of a window; numbers of one sample of the next layer's input
   Int at_once;                // samples worked on together, so that their pixels stay in the cache
   Int weight, bias;           // places in the packed model
-  Array<int32_t> pixel, tap, window, within, target, choice;
+  Int group_count;
+  Array<Group> groups;
+  Array<int32_t> pixel, tap, member, owner, target, choice;  // member: the pixels of each window; owner: its window
   Array<float> panels;        // weights as products want them (layers after the first)
 };
 
@@ -174,21 +184,65 @@ class Model {
   const Int most_samples, wide;
   ConvolutionLayer conv[3];
   DenseLayer dense[3];
-  Array<float> unpooled, turned, turned_back, entries;
-  Array<int32_t> counting, entry_places, entry_counts;
+  Array<float> unpooled, turned, turned_back, given;
+  Array<int32_t> counting, from;
+  Array<uint64_t> heard;
 
   void move_row(float* row, float* packed, bool out);
   void make_panels();
   void pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_t* choice, Int count);
   void first_gradient(ConvolutionLayer& c, Int count);
-  void list_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int count);
+  void sort_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int first, Int end);
   void inner_gradient(ConvolutionLayer& c, Int layer, Int count);
   void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate);
 };
 
+// Fill `groups`, `pixel` and `member`: pixels lie in the order (group, sample, place in the group). One group holds all
+// where that is as fast: many small groups do not fill the tiles.
+bool group_pixels(ConvolutionLayer& c, bool split) {
+  const Convolution& s = c.shape;
+  struct Run {
+    Int first, count, low, high;
+  };
+  Array<Run> runs[2];
+  Int number[2], whole = c.at_once;
+  for (int side = 0; side < 2; side++) {
+    if (!runs[side].make(c.used[side])) return false;
+    const Int size = (side ? c.width : c.height) - s.padding[side];
+    number[side] = 0;
+    for (Int p = 0; p < c.used[side]; p++) {
+      Int low = most(0, s.padding[side] - p * s.stride[side]), high = least(s.kernel[side], size - p * s.stride[side]);
+      if (!split || low >= high) low = 0, high = s.kernel[side];
+      Run& last = runs[side][most(0, number[side] - 1)];
+      if (p && last.low == low && last.high == high)
+        last.count++;
+      else
+        runs[side][number[side]++] = {p, 1, low, high};
+    }
+    whole *= c.used[side] * s.kernel[side];
+  }
+  c.group_count = number[0] * number[1];
+  if (!c.groups.make(c.group_count)) return false;
+  Int cost = 0, first = 0;
+  for (Int g = 0; g < c.group_count; g++) {
+    const Run &y = runs[0][g / number[1]], &x = runs[1][g % number[1]];
+    c.groups[g] = {first, y.count * x.count, {y.low, x.low}, {y.high, x.high}};
+    cost += (y.high - y.low) * (x.high - x.low) * up(c.at_once * y.count * x.count, ROWS / 2);
+    for (Int i = 0; i < c.at_once * y.count * x.count; i++) {
+      const Int sample = i / (y.count * x.count), down = y.first + i / x.count % y.count, right = x.first + i % x.count;
+      const Int at = first * c.at_once + i, window = down / s.pool[0] * c.pooled[1] + right / s.pool[1];
+      c.pixel[at] = (int32_t)(sample * c.picture + (down * s.stride[0] * c.width + right * s.stride[1]) * c.stored);
+      c.owner[at] = (int32_t)(sample * c.windows + window);
+      c.member[c.owner[at] * c.pool + down % s.pool[0] * s.pool[1] + right % s.pool[1]] = (int32_t)at;
+    }
+    first += y.count * x.count;
+  }
+  return c.group_count == 1 || 8 * cost <= 7 * whole || (c.groups.free(), group_pixels(c, false));
+}
+
 bool Model::make(bool training) {
   Int channels = net.channels, stored = net.channels, height = net.height, width = net.width;
-  Int pixels = 1, listed = 1, entries_most = 1;
+  Int pixels = 1, windows = 1, words = 1;
   bool ok = true;
   for (Int l = 0; l < net.convolutions; l++) {
     ConvolutionLayer& c = conv[l];
@@ -211,27 +265,22 @@ bool Model::make(bool training) {
     c.next = (height + 2 * border[0]) * next_width * stored;
     c.weight = parameters, parameters += l ? s.outputs * s.kernel[0] * c.span : c.taps * c.columns;
     c.bias = parameters, parameters += c.columns;
-    ok = ok && c.pixel.make(c.at_once * c.pixels) && c.tap.make(c.taps) && c.window.make(c.windows) &&
-         c.within.make(c.pool) && c.target.make(c.windows) && c.choice.make(most_samples * c.windows * c.columns) &&
-         (!l || c.panels.make(c.taps * c.columns));
+    ok = ok && c.pixel.make(c.at_once * c.pixels) && c.tap.make(c.taps) && c.member.make(c.at_once * c.pixels) &&
+         c.owner.make(c.at_once * c.pixels) &&
+         c.target.make(c.windows) && c.choice.make(most_samples * c.windows * c.columns) &&
+         (!l || c.panels.make(c.taps * c.columns)) && group_pixels(c, l > 0);
     if (!ok) return false;
-    for (Int i = 0; i < c.at_once * c.pixels; i++) {
-      const Int p = i % c.pixels, y = p / c.used[1] * s.stride[0], x = p % c.used[1] * s.stride[1];
-      c.pixel[i] = (int32_t)(i / c.pixels * c.picture + (y * c.width + x) * c.stored);
-    }
     for (Int t = 0; t < c.taps; t++) {
       const Int y = t / (s.kernel[1] * c.channels), x = t / c.channels % s.kernel[1];
       c.tap[t] = (int32_t)((y * c.width + x) * c.stored + t % c.channels);
     }
     for (Int w = 0; w < c.windows; w++) {
       const Int y = w / width, x = w % width;
-      c.window[w] = (int32_t)(y * s.pool[0] * c.used[1] + x * s.pool[1]);
       c.target[w] = (int32_t)(((y + border[0]) * next_width + x + border[1]) * stored);
     }
-    for (Int j = 0; j < c.pool; j++) c.within[j] = (int32_t)(j / s.pool[1] * c.used[1] + j % s.pool[1]);
     pixels = most(pixels, c.at_once * c.pixels * c.columns);
-    if (training) listed = most(listed, c.at_once * c.pixels);
-    if (training) entries_most = most(entries_most, c.at_once * c.pixels * s.outputs);
+    if (l && training) windows = most(windows, c.at_once * c.windows * c.columns);
+    if (l && training) words = most(words, c.at_once * c.pixels * (up(s.outputs, 64) / 64));
     ok = input[l].make(most_samples * c.picture) && back[l].make(l && training ? most_samples * c.picture : 1);
     if (!ok) return false;
   }
@@ -256,8 +305,8 @@ bool Model::make(bool training) {
   picture = net.convolutions ? conv[0].picture : net.channels * net.height * net.width;
   const Int kept = training ? largest * wide : 1;
   ok = input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
-       unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && entries.make(entries_most) &&
-       entry_places.make(entries_most) && entry_counts.make(listed) && counting.make(largest) &&
+       unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && given.make(windows) && from.make(windows) &&
+       heard.make(words) && counting.make(largest) &&
        weights.make(parameters) && gradient.make(training ? parameters : 1);
   for (Int i = 0; ok && i < largest; i++) counting[i] = (int32_t)i;
   return ok;
@@ -350,14 +399,14 @@ void Model::pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_
   const Int outputs = up(c.shape.outputs, WIDTH);
   for (Int i = 0; i < count; i++)
     for (Int w = 0; w < c.windows; w++) {
-      const float* first = z + (i * c.pixels + c.window[w]) * c.columns;
+      const int32_t* member = c.member + (i * c.windows + w) * c.pool;
       float* to = out + i * c.next + c.target[w];
       int32_t* chosen = choice + (i * c.windows + w) * c.columns;
       for (Int o = 0; o < outputs; o += WIDTH) {
-        Vector largest = load(first + o);
+        Vector largest = load(z + member[0] * c.columns + o);
         Mask where = {};
         for (Int j = 1; j < c.pool; j++) {
-          const Vector value = load(first + c.within[j] * c.columns + o);
+          const Vector value = load(z + member[j] * c.columns + o);
           const Mask larger = (value > largest) | (value != value);
           largest = larger ? value : largest;
           where = larger ? Mask{} + (int32_t)j : where;
@@ -374,8 +423,18 @@ const float* Model::forward(Int count) {
     for (Int first = 0; first < count; first += c.at_once) {
       const Int samples = least(c.at_once, count - first);
       const float* b = l ? c.panels.data : weights + c.weight;
-      multiply({input[l] + first * c.picture, c.pixel, c.tap, samples * c.pixels, c.taps, b, PANEL, c.taps * PANEL,
-                unpooled, c.columns, PANEL, c.shape.outputs, weights + c.bias, false, false});
+      for (Int g = 0; g < c.group_count; g++) {
+        const Group& group = c.groups[g];
+        const Int at = group.first * c.at_once, line = c.shape.kernel[1] * c.channels;
+        const bool whole = group.high[1] - group.low[1] == c.shape.kernel[1];  // all rows of the kernel in one go
+        for (Int y = group.low[0]; y < group.high[0]; y += whole ? group.high[0] - y : 1) {
+          const Int tap = y * line + group.low[1] * c.channels;
+          const Int taps = whole ? (group.high[0] - y) * line : (group.high[1] - group.low[1]) * c.channels;
+          multiply({input[l] + first * c.picture, c.pixel + at, c.tap + tap, samples * group.pixels, taps,
+                    b + tap * PANEL, PANEL, c.taps * PANEL, unpooled + at * c.columns, c.columns, PANEL,
+                    c.shape.outputs, weights + c.bias, y > group.low[0], false});
+        }
+      }
       pool_forward(c, unpooled, input[l + 1] + first * c.next, c.choice + first * c.windows * c.columns, samples);
     }
   }
@@ -411,106 +470,156 @@ double Model::loss_of(Int sample, Int label, float* gradient) const {
 // Only the chosen pixel of a window that passed its ReLU has a gradient: for the first layer,
 //   ∂[tap][o] = Σ_pixels x[pixel + tap] · d[pixel][o]
 void Model::first_gradient(ConvolutionLayer& c, Int count) {
-  const Int outputs = up(c.shape.outputs, WIDTH);
-  float* bias = gradient + c.bias;
+  const Int outputs = up(c.shape.outputs, WIDTH), columns = c.columns, pool = c.pool;
+  float *bias = gradient + c.bias, *to = unpooled;
   for (Int first = 0; first < count; first += c.at_once) {
     const Int samples = least(c.at_once, count - first);
     for (Int i = 0; i < samples; i++)
       for (Int w = 0; w < c.windows; w++) {
         const Int at = (first + i) * c.next + c.target[w];
-        const int32_t* chosen = c.choice + ((first + i) * c.windows + w) * c.columns;
-        float* to = unpooled + (i * c.pixels + c.window[w]) * c.columns;
+        const int32_t* chosen = c.choice + ((first + i) * c.windows + w) * columns;
+        const int32_t* member = c.member + (i * c.windows + w) * pool;
         for (Int o = 0; o < outputs; o += WIDTH) {
           const Vector d = load(input[1] + at + o) > 0 ? load(back[1] + at + o) : Vector{};
           const Mask where = load(chosen + o);
           store(bias + o, load(bias + o) + d);
-          for (Int j = 0; j < c.pool; j++)
-            store(to + c.within[j] * c.columns + o, where == Mask{} + (int32_t)j ? d : Vector{});
+          for (Int j = 0; j < pool; j++)
+            store(to + member[j] * columns + o, where == Mask{} + (int32_t)j ? d : Vector{});
         }
       }
-    multiply({input[0] + first * c.picture, c.tap, c.pixel, c.taps, samples * c.pixels, unpooled, c.columns, PANEL,
+    multiply({input[0] + first * c.picture, c.tap, c.pixel, c.taps, samples * c.pixels, unpooled, columns, PANEL,
               gradient + c.weight, PANEL, c.taps * PANEL, c.shape.outputs, nullptr, true, false});
   }
 }
 
-// For every pixel, the list of (output, gradient) that are not zero.
-void Model::list_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int count) {
-  const Int outputs = c.shape.outputs, kernel = c.shape.kernel[0] * c.span;
+// Of a later layer, for samples first .. end: the gradient `given` to every window and output, zero where its ReLU was
+// shut; where the chosen pixel begins in the picture (`from`); and for every pixel the outputs it is `heard` by, a bit
+// for each: of 64 outputs, output g · WIDTH + lane has the bit lane · 64 / WIDTH + g.
+void Model::sort_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int first,
+                           Int end) {
+  constexpr Int BITS = 64 / WIDTH;
+  const Int outputs = up(c.shape.outputs, WIDTH), words = up(outputs, 64) / 64;
   float* bias = gradient + c.bias;
-  std::memset(entry_counts, 0, count * c.pixels * sizeof(int32_t));
-  for (Int i = 0; i < count; i++)
+  for (Int i = first; i < end; i++)
     for (Int w = 0; w < c.windows; w++) {
-      const Int at = i * c.next + c.target[w], pixel = i * c.pixels + c.window[w];
-      const int32_t* chosen = choice + (i * c.windows + w) * c.columns;
-      for (Int o = 0; o < outputs; o++) {
-        const float value = out[at + o] > 0 ? d[at + o] : 0.0f;
-        const Int p = pixel + c.within[chosen[o]], n = entry_counts[p];
-        bias[o] += value;
-        entries[p * outputs + n] = value;
-        entry_places[p * outputs + n] = (int32_t)(o * kernel);
-        entry_counts[p] = (int32_t)(n + (value != 0));
+      const Int at = i * c.next + c.target[w], to = (i * c.windows + w) * c.columns;
+      const int32_t* member = c.member + (i * c.windows + w) * c.pool;
+      for (Int o = 0; o < outputs; o += WIDTH) {
+        const Vector value = load(out + at + o) > 0 ? load(d + at + o) : Vector{};
+        const Mask where = load(choice + to + o);
+        Mask place = Mask{} + c.pixel[member[0]];
+        for (Int j = 1; j < c.pool; j++) place = where == Mask{} + (int32_t)j ? Mask{} + c.pixel[member[j]] : place;
+        store(bias + o, load(bias + o) + value);
+        store(given + to + o, value);
+        store(from + to + o, place);
       }
+      for (Int j = 0; j < c.pool; j++)
+        for (Int word = 0; word < words; word++) {
+          Mask lanes = {};
+          for (Int g = 0; g < BITS && word * 64 + g * WIDTH < outputs; g++) {
+            const Int o = to + word * 64 + g * WIDTH;
+            const Mask heard_by = (load(choice + o) == Mask{} + (int32_t)j) & (load(given + o) != 0);
+            lanes |= heard_by & (int32_t)(1 << g);
+          }
+          uint64_t bits = 0;
+          for (Int lane = 0; lane < WIDTH; lane++) bits |= (uint64_t)lanes[lane] << lane * BITS;
+          heard[member[j] * words + word] = bits;
+        }
     }
 }
 
-struct Lists {
-  const float* entries;
-  const int32_t *places, *counts, *pixel;
-  Int pixels, outputs;
+// ∂x[pixel + ·] += Σ d · weights[o][·] over the outputs o that heard each pixel, N registers of one row of the kernel
+struct Hearing {
+  const uint64_t* heard;
+  const int32_t *pixel, *owner;
+  Int pixels, words, columns, kernel;
+  const float* given;
 };
 
-// For each entry (o, d) of each pixel, over N registers of one row of the kernel:
-//   ∂x[pixel + ·] += d · weights[o][·]      ∂weights[o][·] += d · x[pixel + ·]
 template <Int N>
-void spread(const Lists& lists, const float* x, float* dx, const float* weights, float* gradient) {
-  for (Int p = 0; p < lists.pixels; p++) {
-    const Int count = lists.counts[p];
-    if (!count) continue;
-    const float* value = lists.entries + p * lists.outputs;
-    const int32_t* place = lists.places + p * lists.outputs;
-    float* to = dx + lists.pixel[p];
-    Vector given[N], sum[N];
-    for (Int n = 0; n < N; n++) given[n] = load(x + lists.pixel[p] + n * WIDTH), sum[n] = load(to + n * WIDTH);
-    for (Int e = 0; e < count; e++) {
-      const Vector d = value[e] - Vector{};
-      const float* w = weights + place[e];
-      float* g = gradient + place[e];
-      for (Int n = 0; n < N; n++) {
-        sum[n] += d * load(w + n * WIDTH);
-        store(g + n * WIDTH, load(g + n * WIDTH) + d * given[n]);
+void to_pixels(const Hearing& h, float* dx, const float* weights) {
+  constexpr Int BITS = 64 / WIDTH;
+  for (Int p = 0; p < h.pixels; p++) {
+    float* to = dx + h.pixel[p];
+    const float* given = h.given + h.owner[p] * h.columns;
+    Vector sum[N];
+    for (Int n = 0; n < N; n++) sum[n] = load(to + n * WIDTH);
+    for (Int word = 0; word < h.words; word++)
+      for (uint64_t bits = h.heard[p * h.words + word]; bits; bits &= bits - 1) {
+        const Int bit = __builtin_ctzll(bits), o = word * 64 + bit % BITS * WIDTH + bit / BITS;
+        const Vector d = given[o] - Vector{};
+        const float* w = weights + o * h.kernel;
+        for (Int n = 0; n < N; n++) sum[n] += d * load(w + n * WIDTH);
       }
+    for (Int n = 0; n < N; n++) store(to + n * WIDTH, sum[n]);
+  }
+}
+
+// ∂weights[o][·] += Σ d · x[pixel + ·] over all windows, for each output o, N registers of one row of the kernel
+template <Int N>
+void to_weights(const float* x, const float* given, const int32_t* from, Int windows, Int columns, Int outputs,
+                float* gradient, Int kernel) {
+  for (Int o = 0; o < outputs; o++) {
+    float* to = gradient + o * kernel;
+    Vector sum[N];
+    for (Int n = 0; n < N; n++) sum[n] = load(to + n * WIDTH);
+    for (Int w = 0; w < windows; w++) {
+      const Vector d = given[w * columns + o] - Vector{};
+      const float* seen = x + from[w * columns + o];
+      for (Int n = 0; n < N; n++) sum[n] += d * load(seen + n * WIDTH);
     }
     for (Int n = 0; n < N; n++) store(to + n * WIDTH, sum[n]);
   }
 }
 
-void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
-  constexpr Int MOST = 6;
-  const Int registers = c.span / WIDTH, pieces = (registers + MOST - 1) / MOST;
-  std::memset(back[layer], 0, count * c.picture * sizeof(float));
-  for (Int first = 0; first < count; first += c.at_once) {
-    const Int samples = least(c.at_once, count - first), at = first * c.next;
-    list_gradients(c, input[layer + 1] + at, back[layer + 1] + at, c.choice + first * c.windows * c.columns, samples);
-    const Lists lists = {entries, entry_places, entry_counts, c.pixel, samples * c.pixels, c.shape.outputs};
-    for (Int y = 0; y < c.shape.kernel[0]; y++)
-      for (Int piece = 0, r = 0; piece < pieces; piece++) {
-        const Int size = (registers - r + pieces - piece - 1) / (pieces - piece);
-        const Int picture = first * c.picture + y * c.width * c.stored + r * WIDTH;
-        const Int kernel = c.weight + y * c.span + r * WIDTH;
-        const auto work = [&](auto f) {
-          f(lists, input[layer] + picture, back[layer] + picture, weights + kernel, gradient + kernel);
-        };
-        switch (size) {
-          case 1: work(spread<1>); break;
-          case 2: work(spread<2>); break;
-          case 3: work(spread<3>); break;
-          case 4: work(spread<4>); break;
-          case 5: work(spread<5>); break;
-          case 6: work(spread<6>); break;
-        }
-        r += size;
-      }
+// Call f with `n` as a constant, 1 <= n <= N
+template <Int N, class F>
+INLINE void constant(Int n, F f) {
+  if constexpr (N > 1)
+    if (n < N) return constant<N - 1>(n, f);
+  f(std::integral_constant<Int, N>{});
+}
+
+// Cut `all` registers into pieces of nearly the same size, at most MOST: f(first, size)
+template <class F>
+void in_pieces(Int all, F f) {
+  constexpr Int MOST = 12;
+  for (Int r = 0, left = (all + MOST - 1) / MOST; left > 0; left--) {
+    const Int size = (all - r + left - 1) / left;
+    constant<MOST>(size, [&](auto n) { f(n, r * WIDTH); });
+    r += size;
   }
+}
+
+void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
+  const Int kernel = c.shape.kernel[0] * c.span, outputs = c.shape.outputs, words = up(up(outputs, WIDTH), 64) / 64;
+  const Int few = most(1, least(c.at_once, 10400 / c.picture));  // samples whose pictures stay in the cache
+  std::memset(back[layer], 0, count * c.picture * sizeof(float));
+  for (Int start = 0; start < count; start += c.at_once)
+    for (Int first = 0; first < least(c.at_once, count - start); first += few) {
+      const Int end = least(first + few, least(c.at_once, count - start)), block = first * c.windows * c.columns;
+      const float* x = input[layer] + start * c.picture;
+      float* dx = back[layer] + start * c.picture;
+      sort_gradients(c, input[layer + 1] + start * c.next, back[layer + 1] + start * c.next,
+                     c.choice + start * c.windows * c.columns, first, end);
+      for (Int y = 0; y < c.shape.kernel[0]; y++) {
+        const Int row = y * c.width * c.stored, tap = c.weight + y * c.span;
+        in_pieces(c.span / WIDTH, [&](auto n, Int r) {
+          to_weights<n>(x + row + r, given + block, from + block, (end - first) * c.windows, c.columns, outputs,
+                        gradient + tap + r, kernel);
+        });
+        for (Int g = 0; g < c.group_count; g++) {
+          const Group& group = c.groups[g];
+          if (y < group.low[0] || y >= group.high[0]) continue;
+          const Int at = group.first * c.at_once + first * group.pixels, left = group.low[1] * c.stored;
+          const Hearing hearing = {heard + at * words, c.pixel + at, c.owner + at, (end - first) * group.pixels, words,
+                                   c.columns, kernel, given};
+          in_pieces((group.high[1] - group.low[1]) * c.stored / WIDTH, [&](auto n, Int r) {
+            to_pixels<n>(hearing, dx + row + left + r, weights + tap + left + r);
+          });
+        }
+      }
+    }
 }
 
 // ∂x = d · weightsᵀ (if wanted), ∂weights = xᵀ · d, ∂bias = Σ d. The first is computed transposed, samples innermost:
