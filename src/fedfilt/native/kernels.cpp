@@ -159,11 +159,14 @@ struct DenseLayer {
   Array<int32_t> sample, across, down;
 };
 
+// Steps of dense layers can be taken as soon as their gradient is there.
+INLINE bool plain(const Training& t) { return t.momentum == 0 && t.weight_decay == 0 && t.proximal == 0; }
+
 class Model {
  public:
   Model(const Network& n, Int batch) : net(n), most_samples(batch), wide(up(batch, PANEL)) {}
 
-  bool make(bool training);
+  bool make(const Training* training);  // null: only to test
   void pack(const float* row) { move_row(const_cast<float*>(row), weights, false); }
   void unpack(float* row) { move_row(row, weights, true); }
   void fill(Int place, const Samples& samples, Int which);
@@ -240,7 +243,7 @@ bool group_pixels(ConvolutionLayer& c, bool split) {
   return c.group_count == 1 || 8 * cost <= 7 * whole || (c.groups.free(), group_pixels(c, false));
 }
 
-bool Model::make(bool training) {
+bool Model::make(const Training* training) {
   Int channels = net.channels, stored = net.channels, height = net.height, width = net.width;
   Int pixels = 1, windows = 1, words = 1;
   bool ok = true;
@@ -307,7 +310,7 @@ bool Model::make(bool training) {
   ok = input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
        unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && given.make(windows) && from.make(windows) &&
        heard.make(words) && counting.make(largest) &&
-       weights.make(parameters) && gradient.make(training ? parameters : 1);
+       weights.make(parameters) && gradient.make(!training ? 1 : plain(*training) ? dense[0].weight : parameters);
   for (Int i = 0; ok && i < largest; i++) counting[i] = (int32_t)i;
   return ok;
 }
@@ -623,29 +626,29 @@ void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
 }
 
 // ∂x = d · weightsᵀ (if wanted), ∂weights = xᵀ · d, ∂bias = Σ d. The first is computed transposed, samples innermost:
-// so one copy of the weights serves both ways. With a rate the step is taken at once, weights -= rate · ∂weights, which
-// spares large layers a way through the memory.
+// so one copy of the weights serves both ways. With a rate the step is taken at once, weights -= rate · ∂weights. Weights
+// that do not fit the cache are read and written once, panel by panel.
 void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate) {
   const float* x = input[layer];
-  float* given = back[layer + 1];
-  const Int outputs = d.shape.outputs;
-  if (pass_on) {
-    for (Int i = 0; i < count; i++)
-      for (Int o = 0; o < outputs; o++) turned[o * wide + i] = given[i * d.columns + o];
-    // Weights that do not fit the cache are read once, panel by panel
-    const Int terms = d.inputs * d.columns > 65536 ? PANEL : outputs;
-    for (Int o = 0; o < outputs; o += terms)
-      multiply({weights + d.weight + o * d.inputs, d.down, d.across, d.inputs, least(terms, outputs - o),
-                turned + o * wide, wide, PANEL, turned_back, wide, PANEL, count, nullptr, o > 0, false});
-    for (Int k = 0; k < d.inputs; k++)
-      for (Int i = 0; i < count; i++)
-        back[layer][i * d.stride + k] = x[i * d.stride + k] > 0 ? turned_back[k * wide + i] : 0.0f;
-  }
-  float* target = rate != 0 ? weights : gradient;
+  float *given = back[layer + 1], *target = rate != 0 ? weights : gradient;
+  const Int outputs = d.shape.outputs, terms = d.inputs * d.columns > 65536 ? PANEL : outputs;
+  for (Int i = 0; pass_on && i < count; i++)
+    for (Int o = 0; o < outputs; o++) turned[o * wide + i] = given[i * d.columns + o];
   if (rate != 0)
     for (Int i = 0; i < count * d.columns; i++) given[i] *= -rate;
-  multiply({x, counting, d.sample, d.inputs, count, given, d.columns, PANEL, target + d.weight, PANEL, d.inputs * PANEL,
-            outputs, nullptr, rate != 0, false});
+  for (Int o = 0; o < outputs; o += terms) {
+    const Int some = least(terms, outputs - o), at = d.weight + o * d.inputs;
+    if (pass_on)
+      multiply({weights + at, d.down, d.across, d.inputs, some, turned + o * wide, wide, PANEL, turned_back, wide, PANEL,
+                count, nullptr, o > 0, false});
+    multiply({x, counting, d.sample, d.inputs, count, given + o, d.columns, PANEL, target + at, PANEL, d.inputs * PANEL,
+              some, nullptr, rate != 0, false});
+  }
+  for (Int i = 0; pass_on && i < count; i++)
+    for (Int k = 0; k < d.inputs; k++) {
+      const float value = turned_back[k * wide + i];  // read in any case, so that nothing has to be guessed
+      back[layer][i * d.stride + k] = x[i * d.stride + k] > 0 ? value : 0.0f;
+    }
   if (d.shape.bias < 0) return;
   for (Int i = 0; i < count; i++)
     for (Int o = 0; o < outputs; o++) target[d.bias + o] += given[i * d.columns + o];
@@ -665,11 +668,11 @@ double Model::step(const Int* labels, Int count, const Training& training) {
   if (!std::isfinite(loss)) return loss;
   const float rate = (float)training.rate, momentum = (float)training.momentum;
   const float decay = (float)training.weight_decay, proximal = (float)training.proximal;
-  const bool plain = momentum == 0 && decay == 0 && proximal == 0;
-  const Int left = plain ? dense[0].weight : parameters;  // what is still to step after the dense layers
+  const bool at_once = plain(training);
+  const Int left = at_once ? dense[0].weight : parameters;  // what is still to step after the dense layers
   std::memset(gradient, 0, left * sizeof(float));
   for (Int l = last - 1; l >= net.convolutions; l--)
-    dense_gradient(dense[l - net.convolutions], l, count, l > 0, plain ? rate : 0);
+    dense_gradient(dense[l - net.convolutions], l, count, l > 0, at_once ? rate : 0);
   for (Int l = net.convolutions - 1; l >= 1; l--) inner_gradient(conv[l], l, count);
   if (net.convolutions) first_gradient(conv[0], count);
   for (Int l = 0; l < net.convolutions; l++)
@@ -694,7 +697,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
   Model model(net, batch);
   Array<float> prepared;
   Array<Int> labels;
-  if (!model.make(true) || !prepared.make(samples.count * model.picture) || !labels.make(batch)) return no_memory;
+  if (!model.make(&training) || !prepared.make(samples.count * model.picture) || !labels.make(batch)) return no_memory;
   model.pack(row);
   if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
   if (training.proximal != 0) {
@@ -730,7 +733,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
 int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
   const Int batch = least(64, most(samples.count, 1));
   Model model(net, batch);
-  if (!model.make(false)) return no_memory;
+  if (!model.make(nullptr)) return no_memory;
   model.pack(row);
   for (Int first = 0; first < samples.count; first += batch) {
     const Int count = least(batch, samples.count - first);
