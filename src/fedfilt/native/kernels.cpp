@@ -164,13 +164,16 @@ INLINE bool plain(const Training& t) { return t.momentum == 0 && t.weight_decay 
 
 class Model {
  public:
-  Model(const Network& n, Int batch) : net(n), most_samples(batch), wide(up(batch, PANEL)) {}
+  // Pictures of bytes may have a black background: what only sees it is not computed
+  Model(const Network& n, Int batch, const Samples& samples)
+      : net(n), most_samples(batch), wide(up(batch, PANEL)), dark(n.convolutions && samples.bytes == 1) {}
 
   bool make(const Training* training);  // null: only to test
   void pack(const float* row) { move_row(const_cast<float*>(row), weights, false); }
   void unpack(float* row) { move_row(row, weights, true); }
   void fill(Int place, const Samples& samples, Int which);
-  void put(Int place, const float* prepared) { std::memcpy(input[0] + place * picture, prepared, picture * sizeof(float)); }
+  void put(Int place, const float* prepared, const uint8_t* lit);
+  void look(Int place, uint8_t* lit);
   const float* forward(Int count);
   double loss_of(Int sample, Int label, float* gradient) const;
   double step(const Int* labels, Int count, const Training& training);
@@ -178,22 +181,28 @@ class Model {
   Int logits_stride() const { return dense[net.denses - 1].columns; }
 
   Int picture = 0;  // numbers of one sample as the first layer wants it
+  Int lights = 0;   // pixels of the first layer of one sample, if some may see nothing
   Int parameters = 0;
   Array<float> weights, gradient, velocity, start;
+  Array<uint8_t> bright;           // of each sample and pixel of the first layer: whether it sees anything
   Array<float> input[7], back[7];  // of each layer, and their gradients; the last are the logits
 
  private:
   const Network& net;
   const Int most_samples, wide;
+  const bool dark;
   ConvolutionLayer conv[3];
   DenseLayer dense[3];
   Array<float> unpooled, turned, turned_back, given;
   Array<int32_t> counting, from;
   Array<uint64_t> heard;
+  Array<uint8_t> grown;
+  Array<int32_t> seeing, seen, seeing_count, slot;  // see find_light()
 
   void move_row(float* row, float* packed, bool out);
   void make_panels();
-  void pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_t* choice, Int count);
+  void find_light(Int count);
+  void pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice, Int count);
   void first_gradient(ConvolutionLayer& c, Int count);
   void sort_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int first, Int end);
   void inner_gradient(ConvolutionLayer& c, Int layer, Int count);
@@ -281,7 +290,7 @@ bool Model::make(const Training* training) {
       const Int y = w / width, x = w % width;
       c.target[w] = (int32_t)(((y + border[0]) * next_width + x + border[1]) * stored);
     }
-    pixels = most(pixels, c.at_once * c.pixels * c.columns);
+    pixels = most(pixels, (c.at_once * c.pixels + 1) * c.columns);
     if (l && training) windows = most(windows, c.at_once * c.windows * c.columns);
     if (l && training) words = most(words, c.at_once * c.pixels * (up(s.outputs, 64) / 64));
     ok = input[l].make(most_samples * c.picture) && back[l].make(l && training ? most_samples * c.picture : 1);
@@ -306,8 +315,11 @@ bool Model::make(const Training* training) {
   }
   const Int end = net.convolutions + net.denses;
   picture = net.convolutions ? conv[0].picture : net.channels * net.height * net.width;
-  const Int kept = training ? largest * wide : 1;
-  ok = input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
+  lights = dark ? conv[0].pixels : 0;
+  const Int kept = training ? largest * wide : 1, lit = most_samples * lights;
+  ok = bright.make(lit) && seeing.make(lit) && seen.make(lit) && seeing_count.make(most_samples) && slot.make(lit) &&
+       grown.make(lights ? picture + conv[0].width * conv[0].stored : 1) &&
+       input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
        unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && given.make(windows) && from.make(windows) &&
        heard.make(words) && counting.make(largest) &&
        weights.make(parameters) && gradient.make(!training ? 1 : plain(*training) ? dense[0].weight : parameters);
@@ -395,14 +407,54 @@ void Model::fill(Int place, const Samples& samples, Int which) {
     }
 }
 
+// Which pixels of the first layer see anything but zeros: what is not zero grows to the left and up by the kernel's size
+void Model::look(Int place, uint8_t* lit) {
+  const ConvolutionLayer& c = conv[0];
+  const float* x = input[0] + place * picture;
+  uint8_t* any = grown;
+  const Int all = lights ? picture : 0, line = c.width * c.stored;
+  for (Int i = 0; i < all; i++) any[i] = x[i] != 0;
+  for (Int k = 1; k < c.span; k++)
+    for (Int i = 0; i < all; i++) any[i] |= any[i + 1];
+  for (Int y = 1; y < c.shape.kernel[0]; y++)
+    for (Int i = 0; i < all; i++) any[i] |= any[i + line];
+  const int32_t* pixel = c.pixel;
+  for (Int p = 0; p < lights; p++) lit[p] = any[pixel[p]];
+}
+
+void Model::put(Int place, const float* prepared, const uint8_t* lit) {
+  std::memcpy(input[0] + place * picture, prepared, picture * sizeof(float));
+  std::memcpy(bright + place * lights, lit, lights);
+}
+
 // ---------------------------------------------------------------------------------------------------- forward
 
+// The pixels of each block of samples that see something, in a row (`seeing`); the rows of each window's pixels among
+// them (`seen`); all the others share one row after the last.
+void Model::find_light(Int count) {
+  const ConvolutionLayer& c = conv[0];
+  for (Int first = 0; first < count; first += c.at_once) {
+    const Int at = first * lights, all = least(c.at_once, count - first) * lights;
+    const uint8_t* lit = bright + at;
+    const int32_t *pixel = c.pixel, *member = c.member;
+    int32_t *row = seeing + at, *to = slot, *found = seen + at, n = 0;
+    for (Int p = 0; p < all; p++) {
+      row[n] = pixel[p];
+      to[p] = lit[p] ? n : (int32_t)(c.at_once * lights);
+      n += lit[p];
+    }
+    for (Int p = 0; p < all; p++) found[p] = to[member[p]];
+    seeing_count[first] = n;
+  }
+}
+
 // h[window][o] = max(0, max over the window of z[pixel][o]); choice remembers the first largest, as torch does
-void Model::pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_t* choice, Int count) {
+void Model::pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice,
+                         Int count) {
   const Int outputs = up(c.shape.outputs, WIDTH);
   for (Int i = 0; i < count; i++)
     for (Int w = 0; w < c.windows; w++) {
-      const int32_t* member = c.member + (i * c.windows + w) * c.pool;
+      const int32_t* member = members + (i * c.windows + w) * c.pool;
       float* to = out + i * c.next + c.target[w];
       int32_t* chosen = choice + (i * c.windows + w) * c.columns;
       for (Int o = 0; o < outputs; o += WIDTH) {
@@ -421,8 +473,11 @@ void Model::pool_forward(ConvolutionLayer& c, const float* z, float* out, int32_
 }
 
 const float* Model::forward(Int count) {
+  if (dark) find_light(count);
   for (Int l = 0; l < net.convolutions; l++) {
     ConvolutionLayer& c = conv[l];
+    const bool some = dark && !l;  // only pixels that see something; the others are worth the bias
+    if (some) std::memcpy(unpooled + c.at_once * c.pixels * c.columns, weights + c.bias, c.columns * sizeof(float));
     for (Int first = 0; first < count; first += c.at_once) {
       const Int samples = least(c.at_once, count - first);
       const float* b = l ? c.panels.data : weights + c.weight;
@@ -433,12 +488,13 @@ const float* Model::forward(Int count) {
         for (Int y = group.low[0]; y < group.high[0]; y += whole ? group.high[0] - y : 1) {
           const Int tap = y * line + group.low[1] * c.channels;
           const Int taps = whole ? (group.high[0] - y) * line : (group.high[1] - group.low[1]) * c.channels;
-          multiply({input[l] + first * c.picture, c.pixel + at, c.tap + tap, samples * group.pixels, taps,
+          multiply({input[l] + first * c.picture, some ? seeing + first * lights : c.pixel + at, c.tap + tap,
+                    some ? seeing_count[first] : samples * group.pixels, taps,
                     b + tap * PANEL, PANEL, c.taps * PANEL, unpooled + at * c.columns, c.columns, PANEL,
                     c.shape.outputs, weights + c.bias, y > group.low[0], false});
         }
       }
-      pool_forward(c, unpooled, input[l + 1] + first * c.next, c.choice + first * c.windows * c.columns, samples);
+      pool_forward(c, unpooled, some ? seen + first * lights : c.member, input[l + 1] + first * c.next, c.choice + first * c.windows * c.columns, samples);
     }
   }
   for (Int l = 0; l < net.denses; l++) {
@@ -477,11 +533,12 @@ void Model::first_gradient(ConvolutionLayer& c, Int count) {
   float *bias = gradient + c.bias, *to = unpooled;
   for (Int first = 0; first < count; first += c.at_once) {
     const Int samples = least(c.at_once, count - first);
+    const int32_t* members = dark ? seen + first * lights : c.member.data;
     for (Int i = 0; i < samples; i++)
       for (Int w = 0; w < c.windows; w++) {
         const Int at = (first + i) * c.next + c.target[w];
         const int32_t* chosen = c.choice + ((first + i) * c.windows + w) * columns;
-        const int32_t* member = c.member + (i * c.windows + w) * pool;
+        const int32_t* member = members + (i * c.windows + w) * pool;
         for (Int o = 0; o < outputs; o += WIDTH) {
           const Vector d = load(input[1] + at + o) > 0 ? load(back[1] + at + o) : Vector{};
           const Mask where = load(chosen + o);
@@ -490,7 +547,8 @@ void Model::first_gradient(ConvolutionLayer& c, Int count) {
             store(to + member[j] * columns + o, where == Mask{} + (int32_t)j ? d : Vector{});
         }
       }
-    multiply({input[0] + first * c.picture, c.tap, c.pixel, c.taps, samples * c.pixels, unpooled, columns, PANEL,
+    multiply({input[0] + first * c.picture, c.tap, dark ? seeing + first * lights : c.pixel.data, c.taps,
+              dark ? seeing_count[first] : samples * c.pixels, unpooled, columns, PANEL,
               gradient + c.weight, PANEL, c.taps * PANEL, c.shape.outputs, nullptr, true, false});
   }
 }
@@ -694,10 +752,13 @@ double Model::step(const Int* labels, Int count, const Training& training) {
 
 int train(const Network& net, float* row, const Samples& samples, const Training& training, double* loss) {
   const Int batch = least(training.batch, samples.count);
-  Model model(net, batch);
+  Model model(net, batch, samples);
   Array<float> prepared;
+  Array<uint8_t> lit;
   Array<Int> labels;
-  if (!model.make(&training) || !prepared.make(samples.count * model.picture) || !labels.make(batch)) return no_memory;
+  if (!model.make(&training) || !prepared.make(samples.count * model.picture) || !lit.make(samples.count * model.lights) ||
+      !labels.make(batch))
+    return no_memory;
   model.pack(row);
   if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
   if (training.proximal != 0) {
@@ -707,6 +768,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
   for (Int i = 0; i < samples.count; i++) {
     model.fill(0, samples, i);
     std::memcpy(prepared + i * model.picture, model.input[0], model.picture * sizeof(float));
+    model.look(0, lit + i * model.lights);
   }
   double sum = NAN;
   for (Int epoch = 0; epoch < training.epochs; epoch++) {
@@ -715,7 +777,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
     for (Int first = 0; first < samples.count; first += batch) {
       const Int count = least(batch, samples.count - first);
       for (Int i = 0; i < count; i++) {
-        model.put(i, prepared + order[first + i] * model.picture);
+        model.put(i, prepared + order[first + i] * model.picture, lit + order[first + i] * model.lights);
         labels[i] = samples.labels[order[first + i]];
       }
       sum += model.step(labels, count, training);
@@ -732,12 +794,15 @@ int train(const Network& net, float* row, const Samples& samples, const Training
 // counts[label][guess] += 1 for every sample, loss += its loss
 int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
   const Int batch = least(64, most(samples.count, 1));
-  Model model(net, batch);
+  Model model(net, batch, samples);
   if (!model.make(nullptr)) return no_memory;
   model.pack(row);
   for (Int first = 0; first < samples.count; first += batch) {
     const Int count = least(batch, samples.count - first);
-    for (Int i = 0; i < count; i++) model.fill(i, samples, first + i);
+    for (Int i = 0; i < count; i++) {
+      model.fill(i, samples, first + i);
+      model.look(i, model.bright + i * model.lights);
+    }
     const float* logits = model.forward(count);
     for (Int i = 0; i < count; i++, logits += model.logits_stride()) {
       const Int label = samples.labels[first + i];
