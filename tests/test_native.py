@@ -517,7 +517,7 @@ def test_the_kernels_pass_under_sanitizers(tmp_path, wide):
         "-k",
         " or ".join(tests),
     ]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     assert str(path) in subprocess.check_output(
         [sys.executable, "-c", "from fedfilt import native; print(native._library()._name)"], env=environment, text=True

@@ -16,11 +16,11 @@ def cases(scope: Scope) -> list[Case]:
     return scope.grid(SETUPS.values(), ("fedavg", "mu=10"))
 
 
-def setup_gains(results: Results, name: str) -> list[float]:
+def setup_gains(results: Results, name: str) -> dict[int, float]:
     """G-Fedfilt minus FedAvg on the local test, by seed."""
     size, rounds = results.scope.small, results.scope.rounds
     one, base = (values(results, Case(SETUPS[name], rule, size, rounds), "local") for rule in ("mu=10", "fedavg"))
-    return differences(one, base)
+    return {seed: one[seed] - base[seed] for seed in one if seed in base}
 
 
 def make(results: Results) -> Item:
@@ -32,14 +32,14 @@ def make(results: Results) -> Item:
             case = Case(data, rule, results.scope.small, results.scope.rounds)
             lines[f"{words}, {setup}"] = results.curve(case, "local")
             row.append(spread(values(results, case, "local").values()))
-        rows.append([*row, spread(setup_gains(results, setup), 2, sign=True)])
+        rows.append([*row, spread(setup_gains(results, setup).values(), 2, sign=True)])
     one, two = (setup_gains(results, setup) for setup in SETUPS)
-    if not one or not two:
+    more = differences(one, two)
+    if not more:
         return Item(NOTHING)
-    more = [a - b for a, b in zip(one, two, strict=True)]
     text = table(["", "FedAvg, local", "G-Fedfilt, local", "gain, paired"], rows)
     text += (
-        f"\n\nG-Fedfilt above FedAvg on the local test {verdict(1, one)} in Setup 1 and {verdict(1, two)} in Setup 2. "
+        f"\n\nG-Fedfilt above FedAvg on the local test {verdict(1, [*one.values()])} in Setup 1 and {verdict(1, [*two.values()])} in Setup 2. "
         f"A larger gain in Setup 1, where neighbours are alike, {verdict(1, more)} ({spread(more, 2, sign=True)} "
         "points). The paper says that FedAvg is the same in both setups; it ignores the graph but not the labels, and "
         "which labels the devices hold differs."
