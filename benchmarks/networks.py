@@ -19,7 +19,6 @@ from fedfilt.models.mlp import MLP
 from fedfilt.models.paper_cnn import PaperCNN
 from fedfilt.train import Trainer, Training, inputs
 
-
 EPOCHS = 3
 
 
