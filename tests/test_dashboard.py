@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -313,12 +315,13 @@ def serving(*words, **options):
 
 
 def test_the_command_serves_and_ends_quietly(finished):
-    with serving(finished) as (process, address):
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background of a shell it would be ignored
+    with serving(finished, preexec_fn=heard) as (process, address):
         page = urllib.request.urlopen(address, timeout=120).read().decode()
         assert "fedfilt" in page
         layout = urllib.request.urlopen(address + "_dash-layout", timeout=120).read()
         assert b"round 4 of 4" in layout
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 0
         assert "Traceback" not in process.stdout.read()
 

@@ -9,7 +9,7 @@ import flask
 from dash import Dash, Input, Output, State, ctx, no_update, set_props
 
 from fedfilt import __version__, figures, sharing
-from fedfilt.dashboard import control, page
+from fedfilt.dashboard import control, opening, page
 from fedfilt.dashboard.watch import Watch, run_key
 from fedfilt.mixing import strength
 from fedfilt.records import Records
@@ -35,7 +35,13 @@ def make_app(watch: Watch) -> Dash:
         run = first(watch)
         return page.layout(watch.runs, run, marks(watch, run))
 
+    def index(**parts: str) -> str:
+        watch.refresh()
+        return opening.html(first(watch), parts)
+
     app.layout = layout
+    app.interpolate_index = index  # type: ignore[method-assign,assignment]
+    app.server.add_url_rule(f"/{opening.PLOTLY}", view_func=opening.plotly)
     _follow(app, watch)
     _draw(app, watch)
     _steer(app, watch)
@@ -158,6 +164,16 @@ def _follow(app: Dash, watch: Watch) -> None:
 
 
 def _draw(app: Dash, watch: Watch) -> None:
+    @app.callback(
+        Output("curves", "children"),
+        Output("below", "children"),
+        Input("ready", "data"),
+        State("run", "value"),
+        prevent_initial_call=True,
+    )
+    def lower(ready: Any, key: str) -> Any:
+        return page.lower(watch.runs, watch.run(key)) if ready else [no_update] * 2
+
     @app.callback(
         Output("building", "figure"),
         Output("building-beside", "figure"),

@@ -25,7 +25,7 @@ GRAPH: Any = {"responsive": True, "displaylogo": False, "displayModeBar": False}
 
 
 def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) -> Any:
-    """The whole page as it opens, on one run; `marks` is what the reader has then seen."""
+    """The page as it opens, on one run; `marks` is what the reader has then seen."""
     last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
     key = run_key(run) if run is not None else None
     devices = run.count if run is not None else 0
@@ -56,7 +56,7 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
             ),
             html.Main(
                 [
-                    html.Div([_building(run), _accuracy(runs, run), _timeline()], className="stack"),
+                    html.Div([_building(run), html.Div(id="curves", className="stack")], className="stack"),
                     html.Div(
                         [
                             _device(devices),
@@ -67,14 +67,8 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
                     ),
                 ]
             ),
-            html.Div(
-                [
-                    _what_if(run),
-                    _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
-                    _panel("The chosen device learns from", [_graph("learns-from", figures.empty("…", 460))]),
-                ],
-                className="below",
-            ),
+            html.Div(id="below", className="below"),
+            dcc.Store(id="ready", data=None),
             dcc.Store(id="seen", data=marks),
             dcc.Store(id="tests", data=marks.get("tests")),
             dcc.Store(id="played", data=marks.get("played")),
@@ -85,8 +79,23 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
     )
 
 
+def lower(runs: Sequence[Records], run: Records | None) -> tuple[list[Any], list[Any]]:
+    """What is further down, in the place for curves and below: it comes when the first view is drawn."""
+    below = [
+        _what_if(run),
+        _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
+        _panel("The chosen device learns from", [_graph("learns-from", figures.empty("…", 460))]),
+    ]
+    return [_accuracy(runs, run), _timeline()], below
+
+
+def building_picture(run: Records | None) -> Any:
+    """The building as the page opens."""
+    return figures.empty("no run", 520) if run is None else figures.building(run, device=0)
+
+
 def _building(run: Records | None) -> Any:
-    picture = figures.empty("no run", 520) if run is None else figures.building(run, device=0)
+    picture = building_picture(run)
     pictures = html.Div(
         [
             _graph("building", picture),

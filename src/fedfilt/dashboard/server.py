@@ -48,6 +48,9 @@ def serve(
         guard(app.server, host, number, token)
         server = make_server(host, number, app.server, threaded=True, request_handler=Quiet, fd=listening.fileno())
         name = f"[{host}]" if ":" in host else host
+        warm = app.server.test_client()  # so that the first to look need not wait for imports
+        for path in (f"/?token={token}", "/", "/_dash-layout", "/_dash-dependencies"):
+            warm.get(path, base_url=f"http://{name}:{number}")
         ready(f"http://{name}:{number}/" + (f"?token={token}" if token else ""))
         try:
             server.serve_forever()

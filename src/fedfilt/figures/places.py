@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from fedfilt import sharing
 from fedfilt.building import Building
 from fedfilt.checks import Array, check_choice
-from fedfilt.figures.style import FAINT, INK, OUTCOMES, PINK, RED, SCALE, WALL, blank, empty, styled
+from fedfilt.figures.style import CLEAR, FAINT, INK, OUTCOMES, PINK, RED, SCALE, WALL, blank, empty, styled
 from fedfilt.graph import Graph
 from fedfilt.records import Records
 
@@ -215,7 +215,7 @@ def _devices(
 
 
 def _ring(figure: Any, plan: Plan, device: int, colour: str, name: str, count: int) -> None:
-    marker = {"size": _size(count) + 9, "color": "rgba(0,0,0,0)", "line": {"color": colour, "width": 3}}
+    marker = {"size": _size(count) + 9, "color": CLEAR, "line": {"color": colour, "width": 3}}
     x, y = [[value] for value in plan.places[device].tolist()]
     ring = go.Scatter(x=x, y=y, mode="markers", marker=marker, name=name, showlegend=bool(name), hoverinfo="skip")
     figure.add_trace(ring)

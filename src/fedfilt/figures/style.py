@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-INK, FAINT, WALL = "#222222", "#B5B5B5", "#8A8A8A"
+INK, FAINT, WALL, CLEAR = "#222222", "#B5B5B5", "#8A8A8A", "rgba(0,0,0,0)"
 BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 SCALE = "Cividis"  # for amounts: even in lightness, the same for the colour-blind
 
