@@ -5,6 +5,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import pytest
 import fedfilt
 from fedfilt import comparing, figures, report, sharing
 from fedfilt.config import from_table
+from fedfilt.dashboard import page
+from fedfilt.figures.drawing import svg
 from fedfilt.figures.places import floor_plan
 from fedfilt.filters import Tikhonov
 from fedfilt.graph import Graph
@@ -203,6 +206,7 @@ def test_events_of_every_form(one):
     table[0]["events"] = [{"kind": "join", "device": 3}, {"leave": [1, 2]}, {"what": "renamed"}, "plain words"]
     table[1]["time"]["late"] = [7]
     table[1]["time"]["rejected"] = [8]
+    table[1]["absent"] = {"9": "offline", "10": "refused: a reply <b>of</b> another kind"}
     table[2]["time"]["devices"]["epochs"][5] = 0
     table[2]["time"]["devices"]["outcome"][5] = "infeasible_energy"
     (one / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in table))
@@ -214,10 +218,56 @@ def test_events_of_every_form(one):
         "round 1: plain words",
         "round 2: device 7 late",
         "round 2: device 8 rejected",
+        "round 2: device 9 absent (offline)",
+        "round 2: device 10 rejected (refused: a reply <b>of</b> another kind)",
         "round 3: device 5 left out (infeasible_energy)",
         "round 4: device 5 takes part again",
     ]
-    assert Records(one).weights(2)[[7, 8]].tolist() == [0, 0]
+    assert Records(one).weights(2)[[7, 8, 9, 10]].tolist() == [0, 0, 0, 0]
+    assert "a reply &lt;b&gt;of&lt;/b&gt; another kind" in report.page([Records(one)])
+
+
+def test_events_of_a_real_run_are_told(tmp_path):
+    happen = [
+        {"round": 2, "join": 3},
+        {"round": 2, "offline": 1, "until": 4},
+        {"round": 3, "move": 5, "links": [[5, 0]]},
+        {"round": 4, "leave": 0},
+    ]
+    table = {**SMALL, "scheduler": {"name": "everything"}, "late": {"policy": "quorum"}, "events": happen}
+    for _ in play_in_folder(Run(from_table(table)), tmp_path / "r"):
+        pass
+    run = Records(tmp_path / "r")
+    told = [str(event) for event in run.events]
+    for words in (
+        "round 2: device 3 joins from neighbours",
+        "round 2: device 1 is offline until round 4",
+        "round 3: device 5 moves to [0]",
+        "round 4: device 1 is back online",
+        "round 4: device 0 leaves",
+    ):
+        assert words in told
+    late = [(line["round"], device) for line in lines(tmp_path / "r") for device in line["time"]["late"]]
+    assert late
+    assert all(f"round {number}: device {device} late" in told for number, device in late)
+    written = report.page([run])
+    assert all(f"<li>{words}</li>" in written for words in told)
+    assert len(report.csv_files([run])["events.csv"].splitlines()) == 1 + len(told)
+    assert "round 4: device 0 leaves" in page.events(run)  # the dashboard's list
+    assert np.isnan(run.accuracies("local")[0])  # who left counts in no test
+    for figure in report.all_figures([run]).values():
+        figure.to_json()
+
+
+def test_the_drawing_is_the_figure(one):
+    picture = figures.building(Records(one), device=0)
+    drawn = svg(picture)
+    devices = next(t for t in picture.data if t.customdata is not None)
+    shades = re.findall(r"stroke=\"rgb\((\d+),(\d+),(\d+)\)\"", drawn)
+    assert len(shades) == len(devices.x) == 20
+    best, least = int(np.argmax(devices.marker.color)), int(np.argmin(devices.marker.color))
+    assert sum(map(int, shades[best])) > sum(map(int, shades[least]))  # lighter is more
+    assert "<svg" in svg(figures.empty("nothing"))
 
 
 def test_a_folder_is_in_use_while_its_lock_is_held(one):

@@ -178,6 +178,10 @@ class Records:
                 listed = table.get(key)
                 if isinstance(listed, list):
                     found += [Event(number, int(d), words) for d in listed if isinstance(d, int)]
+        missing = line.get("absent")
+        for device, why in missing.items() if isinstance(missing, dict) else ():
+            words = "rejected" if str(why).startswith("refused") else "absent"
+            found.append(Event(number, int(device), f"{words} ({str(why)[:200]})"))
         if epochs := columns.get("epochs"):
             now = {device for device, count in enumerate(epochs) if count}
             outcomes = columns.get("outcome") or [""] * len(epochs)
@@ -335,8 +339,8 @@ class Records:
         if fraction is None or epochs is None or len(fraction) != len(held) or len(epochs) != len(held):
             return held
         used = np.floor(np.array(fraction) * held + 1e-9) * (np.array(epochs) > 0)
-        absent = [d for key in ("late", "rejected") for d in (line["time"].get(key) or [])] + (line.get("away") or [])
-
+        absent = [d for key in ("late", "rejected") for d in (line["time"].get(key) or [])]
+        absent += [*(line.get("away") or []), *map(int, line.get("absent") or {})]
         used[[d for d in absent if isinstance(d, int) and 0 <= d < len(used)]] = 0
         return used
 

@@ -208,7 +208,7 @@ def sentence(runs: Sequence[Records]) -> str:
 
 
 def csv_files(runs: Sequence[Records]) -> dict[str, str]:
-    """The numbers as CSV: a line per run, per run and round, per run and device."""
+    """The numbers as CSV: a line per run, per run and round, per run and device, per event."""
     per_round: list[list[Any]] = [
         ["run", "rule", "seed", "round", "loss", "latency_seconds", "desync_seconds", "joules", "bytes"]
     ]
@@ -230,6 +230,7 @@ def csv_files(runs: Sequence[Records]) -> dict[str, str]:
         "summary.csv": _csv([names, *rows]),
         "rounds.csv": _csv(per_round),
         "devices.csv": _csv(per_device),
+        "events.csv": _csv([["run", "round", "device", "event"], *([r.name, *e] for r in runs for e in r.events)]),
     }
 
 
@@ -362,6 +363,10 @@ def _detail(runs: Sequence[Records]) -> str:
 def _numbers(runs: Sequence[Records], tables: dict[str, str]) -> str:
     buttons = "".join(f"<button data-csv='{name}'>Download {name}</button>" for name in tables)
     parts = [f"<h2 id='numbers'>Numbers</h2><p>{buttons}</p>"]
+    for run in (run for run in runs if run.events):
+        more = f"<p>The last {ROWS} of {len(run.events)}; events.csv has all.</p>" if len(run.events) > ROWS else ""
+        items = "".join(f"<li>{escape(str(event))}</li>" for event in run.events[-ROWS:])
+        parts.append(f"<details><summary>Events of {escape(run.name)}</summary>{more}<ul>{items}</ul></details>")
     names = ("device", "room", "samples", "local", "global", "seconds", "joules", "bytes", "outcome")
     for run in runs:
         rows = _device_rows(run)
