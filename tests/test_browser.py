@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(
 )
 PICTURES = Path(__file__).resolve().parent.parent / "build" / "screenshots"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+MIXED = "() => document.querySelector('#mixing .js-plotly-plot')?.calcdata?.[0]?.[0]?.z !== undefined"  # comes last
 SLOW = 240_000  # milliseconds: for machines that do much else at the same time
 
 
@@ -302,13 +303,14 @@ def test_phone_keyboard_only_and_runs_side_by_side(compared, new_page):
         page = new_page(390, 844, has_touch=True, is_mobile=True)
         page.goto(address)
         page.wait_for_selector("#building .scatterlayer .point")
-        until(page, "() => document.querySelector('#mixing .js-plotly-plot').calcdata[0][0].z !== undefined")
+        until(page, MIXED)
         assert fits(page)
         picture(page, "dashboard-phone")
 
         page = new_page()
         page.goto(address)
         page.wait_for_selector("#building .scatterlayer .point")
+        until(page, MIXED)
         assert page.locator("#table tbody tr").count() == 3
         names = page.evaluate("document.querySelector('#local .js-plotly-plot')._fullData.map(t => t.name)")
         assert names == ["fedavg", "local", "mu=1"]
@@ -398,7 +400,7 @@ def test_a_thousand_devices_stay_responsive(thousand, new_page):
         page = new_page()
         page.goto(address)
         page.wait_for_selector("#building .scatterlayer .point")
-        until(page, "() => document.querySelector('#mixing .js-plotly-plot').calcdata[0][0].z !== undefined")
+        until(page, MIXED)
         assert page.locator("#building .scatterlayer .point").count() >= 1000
         says(page, "plan", "epochs")
         start = time.perf_counter()

@@ -14,11 +14,11 @@ def svg(figure: Any) -> str:
     """The lines, dots and words of a figure seen from above; sizes of lines and dots are pixels at any scale.
 
     >>> import plotly.graph_objects as go
-    >>> svg(go.Figure(go.Scatter(x=[0, 1], y=[0, 1], mode="lines")))[-69:]
-    'M0 0L1 -1" stroke="#222222" stroke-width="1" fill="none"/></g></svg>'
+    >>> svg(go.Figure(go.Scatter(x=[0, 1], y=[0, 1], mode="lines"))).split("<path ")[1]
+    'd="M0 0L1 -1" stroke="#222222" stroke-width="1" fill="none"/></g></svg>'
     """
     ringed = sorted(figure.data, key=lambda trace: "markers" in (trace.mode or "") and _solid(trace.marker.color))
-    traces = [(trace, _numbers(trace.x), -_numbers(trace.y)) for trace in ringed]  # rings lie under the devices
+    traces = [(trace, _numbers(trace.x), 0 - _numbers(trace.y)) for trace in ringed]  # rings lie under the devices
     points = np.concatenate([np.column_stack([x, y]) for _, x, y in traces] or [np.zeros((1, 2))])
     low, high = np.nanmin(points, axis=0), np.nanmax(points, axis=0)
     size = np.maximum(high - low, 1e-9)
