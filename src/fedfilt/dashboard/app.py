@@ -256,6 +256,7 @@ def _draw(app: Dash, watch: Watch) -> None:
         Input("beside", "value"),
         Input("visible", "data"),
         State("run", "value"),
+        prevent_initial_call=True,
     )
     def device(chosen: int | None, _: Any, __: Any, shown: int | None, beside: str, seen: Any, key: str) -> Any:
         if skip("device-curve", seen):

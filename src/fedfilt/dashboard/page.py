@@ -28,7 +28,6 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
     """The page as it opens, on one run; `marks` is what the reader has then seen."""
     last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
     key = run_key(run) if run is not None else None
-    devices = run.count if run is not None else 0
     controls = [
         _field("Run", dcc.Dropdown(options(runs), key, id="run", clearable=False, searchable=len(runs) > 8)),
         _field("Beside it", dcc.Dropdown(options(runs), None, id="beside", placeholder="no other run")),
@@ -59,7 +58,7 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
                     html.Div([_building(run), html.Div(id="curves", className="stack")], className="stack"),
                     html.Div(
                         [
-                            _device(devices),
+                            _device(run),
                             _panel("Runs", [html.Div(table(runs), id="table", className="scroll")]),
                             _panel("Events", [html.Pre(events(run), id="events", tabIndex=0, role="log")]),
                         ],
@@ -86,7 +85,7 @@ def lower(runs: Sequence[Records], run: Records | None) -> tuple[list[Any], list
         _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
         _panel("The chosen device learns from", [_graph("learns-from", figures.empty("…", 460))]),
     ]
-    return [_accuracy(runs, run), _timeline()], below
+    return [_accuracy(runs, run), _timeline(run)], below
 
 
 def building_picture(run: Records | None) -> Any:
@@ -116,14 +115,17 @@ def _accuracy(runs: Sequence[Records], run: Records | None) -> Any:
     return _panel("Accuracy", [_field("Against", _radio("against", figures.AGAINST)), html.Div(both, className="pair")])
 
 
-def _timeline() -> Any:
-    return _panel("Timeline of the round", [_graph("timeline", figures.empty("…"))])
+def _timeline(run: Records | None) -> Any:
+    figure = figures.empty("no run") if run is None else figures.round_timeline(run)
+    return _panel("Timeline of the round", [_graph("timeline", figure)])
 
 
-def _device(count: int) -> Any:
-    number = dcc.Input(0, type="number", min=0, max=max(count - 1, 0), step=1, id="device")
-    curve = _graph("device-curve", figures.empty("…", 320))
-    return _panel("Device", [_field("Number", number), html.Div(id="plan"), curve, html.Div(id="neighbours")])
+def _device(run: Records | None) -> Any:
+    last = max(run.count - 1, 0) if run is not None else 0
+    number = dcc.Input(0, type="number", min=0, max=last, step=1, id="device")
+    curve = _graph("device-curve", figures.device_curve([run] if run is not None else [], 0))
+    told = html.Div(plan(run, 0, None), id="plan"), curve, html.Div(neighbours(run, 0, None), id="neighbours")
+    return _panel("Device", [_field("Number", number), *told])
 
 
 def _what_if(run: Records | None) -> Any:

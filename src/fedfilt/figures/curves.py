@@ -136,7 +136,7 @@ def device_curve(runs: Sequence[Records], device: int, test: str = "local") -> A
             line = {"color": "#777777", "width": 1, "dash": "dot"}
             figure.add_trace(go.Scatter(x=x, y=mean, mode="lines", name="mean of all", line=line))
     if not figure.data:
-        return empty("not tested yet")
+        return empty("not tested yet", 320)
     return _framed(figure, f"device {device}: {test} accuracy", "round", 320)
 
 

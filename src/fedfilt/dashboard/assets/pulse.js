@@ -37,4 +37,9 @@
   window.fedfilt_look = look;
   window.setInterval(look, 4000);
   document.addEventListener("visibilitychange", look);
+  let still;
+  document.addEventListener("scroll", function () { // what comes into sight is drawn as it is now
+    clearTimeout(still);
+    still = setTimeout(look, 150);
+  }, { passive: true });
 })();
