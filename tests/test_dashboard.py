@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+from plotly.offline import get_plotlyjs_version
 
 from fedfilt.config import from_table
 from fedfilt.dashboard import control
 from fedfilt.dashboard.app import Pulse, first, make_app, marks
+from fedfilt.dashboard.opening import PLOTLY
 from fedfilt.dashboard.server import bind, check_address, guard
 from fedfilt.dashboard.watch import SEARCH, Watch, run_key
 from fedfilt.records import STOP, Records, in_use
@@ -151,6 +153,30 @@ def test_nothing_outside_the_given_folders_is_read(finished, tmp_path):
 
     for wrong in ("../..", "/etc", 3, None, {"a": 1}, ["x"]):
         assert Watch([finished]).run(wrong) is None
+
+
+def test_words_from_a_run_cannot_become_code_in_the_page(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    table = json.loads((folder / "graph.json").read_text())
+    (folder / "graph.json").write_text(json.dumps({**table, "rooms": ["<img src=x onerror=alert(1)>"] * 20}))
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace('name = "gfedfilt"', 'name = "<script>alert(1)</script>"'))
+    shown = client(folder).get("/", headers={"Host": "127.0.0.1:8050"}).get_data(as_text=True)
+    assert "&lt;img" in shown
+    assert "&lt;script&gt;alert" in shown
+    assert "<img" not in shown
+    assert "<script>alert" not in shown
+
+
+def test_the_building_is_in_the_page_before_any_script(finished):
+    page = client(finished)
+    shown = page.get("/", headers={"Host": "127.0.0.1:8050"}).get_data(as_text=True)
+    before = shown.split("<script")[0]
+    assert len(re.findall(r"stroke=.rgb", before)) == 20  # every device
+    assert "finished, round 4 of 4" in before
+    plotly = page.get(f"/{PLOTLY}", headers={"Host": "127.0.0.1:8050"})
+    version = re.search(rb"plotly.js \(cartesian - minified\) v(\S+)", plotly.data).group(1).decode()
+    assert version.split(".")[0] == get_plotlyjs_version().split(".")[0]  # what plotly.py writes it can draw
 
 
 def test_a_port_in_use_is_said_in_one_line(finished):
