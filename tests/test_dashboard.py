@@ -175,8 +175,7 @@ def test_the_building_is_in_the_page_before_any_script(finished):
     assert len(re.findall(r"stroke=.rgb", before)) == 20  # every device
     assert "finished, round 4 of 4" in before
     plotly = page.get(f"/{PLOTLY}", headers={"Host": "127.0.0.1:8050"})
-    version = re.search(rb"plotly.js \(cartesian - minified\) v(\S+)", plotly.data).group(1).decode()
-    assert version.split(".")[0] == get_plotlyjs_version().split(".")[0]  # what plotly.py writes it can draw
+    assert f"plotly.js v{get_plotlyjs_version()}".encode() in plotly.data[:200]
 
 
 def test_a_port_in_use_is_said_in_one_line(finished):

@@ -422,8 +422,10 @@ def _lean(figure: Any) -> dict[str, Any]:
 
 
 def plotly_js() -> str:
-    """plotly.js with the traces that the figures use: a third of all of it, and as much sooner there."""
-    return files("fedfilt").joinpath("third_party", "plotly-cartesian.min.js").read_text(encoding="utf-8")
+    """plotly.js as plotly.py brings it."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
 
 
 def script_json(value: Any) -> str:
