@@ -231,7 +231,8 @@ def _superlink(folder: Path, where: Address) -> Iterator["subprocess.Popen[bytes
             probe.bind((where.host, where.port))
         except OSError as error:
             raise OSError(f"cannot listen on {where}: {error}") from error
-    extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml")}
+    table, _ = _deployment(folder)
+    extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml"), "FEDFILT_MOST_BYTES": str(table["most_bytes"])}
     with _process(server_command(folder), folder / "flower", folder / "superlink.log", extra) as process:
         end = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < end:
