@@ -84,7 +84,13 @@ def processes(pid):
             lines = Path(f"/proc/{parent}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        names = ("flwr-serverapp", "flwr-clientapp", "flower-superexec", "flower-supernode", "fedfilt.flower.superlink")
+        names = (
+            "flwr-serverapp",
+            "flwr-clientapp",
+            "flower-superexec",
+            "fedfilt.flower.supernode",
+            "fedfilt.flower.superlink",
+        )
         text = b" ".join(command).decode()
         name = next((name for name in names if name in text), "supervisor (fedfilt deploy)")
         memory = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -228,7 +228,7 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     now = played()
     until(lambda: played() > now, 300, "a round after the SuperLink was killed")
     until(lambda: below(devices[3].pid, "flwr-clientapp"), 120, "a message at device 3")
-    kill(devices[3], "flower-supernode")
+    kill(devices[3], "fedfilt.flower.supernode")
     until(lambda: server.poll() is not None, 600, "the end of the run")
     assert server.returncode == 0, (tmp_path / "server.log").read_text()
     check_result(building, rounds)

@@ -52,7 +52,8 @@ def environment(home: Path) -> dict[str, str]:
 def device_command(folder: Path, port: int) -> list[str]:
     """The command that starts the SuperNode of a device's folder; `port` is for its own use on loopback."""
     own = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
-    command = ["flower-supernode", "--superlink", own["address"], "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "fedfilt.flower.supernode", "--superlink", own["address"]]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     config = f'folder="{folder / "state"}"'
     if own["authentication"]:
         command += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]

@@ -14,6 +14,8 @@ from typing import Any
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedfilt.flower.supernode import be_patient
+
 log = logging.getLogger("flwr")
 
 OPEN = "/v1/fleet/"  # what devices need
@@ -76,6 +78,7 @@ def main() -> None:
         return Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])), *given()
 
     extensions.get_middleware = guarded
+    be_patient()
     flower_superlink()
 
 
