@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedfilt.flower.keeping import free_port
 from fedfilt.rounds import Plan, Schedule
 from fedfilt.wire import wire_size
 
@@ -96,11 +97,6 @@ def processes(pid):
         memory = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
         found.append((name, memory))
     return found
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def main():

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+import datetime
 import functools
 import importlib
 import io
@@ -587,6 +588,31 @@ def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monk
         reply = post(fleet, "192.168.1.7", content)
         assert reply.status_code == 413
         assert "at most 1000 bytes" in reply.text
+
+
+@pytest.mark.parametrize("seconds", [(290, 55), (310, 0), (290, 65)])
+def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
+    from flwr.proto.task_pb2 import Task, TaskStatus
+    from flwr.supercore.corestate import in_memory_corestate, sql_corestate
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    from fedfilt.flower.supernode import be_patient
+
+    for module in (in_memory_corestate, sql_corestate):
+        for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
+            monkeypatch.setattr(module, name, getattr(module, name))  # to be as before afterwards
+    clock = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)]
+    monkeypatch.setattr(in_memory_corestate, "now", lambda: clock[0])
+    be_patient()
+    state = NodeStateFactory(ObjectStoreFactory()).state()
+    state.task_store[5] = Task(task_id=5, run_id=1, status=TaskStatus(status="pending"))
+    assert state.claim_task(5)
+    start, silence = seconds
+    clock[0] += datetime.timedelta(seconds=start)
+    assert state.activate_task(5) == (start < 300)
+    clock[0] += datetime.timedelta(seconds=silence)
+    assert state.acknowledge_task_heartbeat(5) == (start < 300 and silence < 60)
 
 
 # --- the strategy --------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfilt.flower.deploy import Address, address, check_open, registered
+from fedfilt.flower.supernode import START
 
 if TYPE_CHECKING:
     from fedfilt.flower.control import Control
@@ -235,7 +236,7 @@ def _superlink(folder: Path, where: Address) -> Iterator["subprocess.Popen[bytes
     table, _ = _deployment(folder)
     extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml"), "FEDFILT_MOST_BYTES": str(table["most_bytes"])}
     with _process(server_command(folder), folder / "flower", folder / "superlink.log", extra) as process:
-        end = time.monotonic() + 120
+        end = time.monotonic() + START
         while process.poll() is None and time.monotonic() < end:
             try:
                 socket.create_connection((where.host, where.port), 1).close()

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from fedfilt.flower import messages
 from fedfilt.flower.deploy import Registered
 from fedfilt.flower.exchange import exchange
+from fedfilt.flower.supernode import START
 
 log = logging.getLogger("fedfilt")
 
@@ -62,8 +63,8 @@ class Nodes:
         here = {int(node) for node in self._grid.get_node_ids()}
         self._numbers = {node: device for node, device in self._numbers.items() if node in here}
         new = sorted(here - set(self._numbers))
-        asked = {node: messages.addressed("who", node, messages.who_order(), 0, 60.0) for node in new}
-        for answer in exchange(self._grid, asked, 60.0):
+        asked = {node: messages.addressed("who", node, messages.who_order(), 0, START) for node in new}
+        for answer in exchange(self._grid, asked, START):
             node, problem = answer.device, answer.problem
             try:
                 if answer.content is not None:
