@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedfilt.flower.keeping import free_port
 from fedfilt.rounds import Plan, Schedule
 from fedfilt.wire import wire_size
 
@@ -84,17 +85,18 @@ def processes(pid):
             lines = Path(f"/proc/{parent}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        names = ("flwr-serverapp", "flwr-clientapp", "flower-superexec", "flower-supernode", "fedfilt.flower.superlink")
+        names = (
+            "flwr-serverapp",
+            "flwr-clientapp",
+            "flower-superexec",
+            "fedfilt.flower.supernode",
+            "fedfilt.flower.superlink",
+        )
         text = b" ".join(command).decode()
         name = next((name for name in names if name in text), "supervisor (fedfilt deploy)")
         memory = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
         found.append((name, memory))
     return found
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def main():

@@ -1,7 +1,7 @@
 """The paper's round (20 devices x 450 samples x 3 epochs, batch 32) against an sgemm of the same FLOPs and its rivals.
 
 All variants alternate in one run; each figure is the best of several. One core each, but for "2 threads". FedJAX,
-pfl and Keras take part where they are installed (pip install fedjax "pfl[pytorch]" tensorflow-cpu). Then the memory of
+pfl, Flower's simulation and Keras take part where they are installed (extra `rivals`). Then the memory of
 training 1,000 devices. Usage: python benchmarks/round.py [--quick]
 """
 
@@ -9,9 +9,11 @@ import copy
 import itertools
 import math
 import os
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -40,12 +42,57 @@ def naive(run):
 
     def round():
         for model, samples in zip(models, sets, strict=True):
-            optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
-            for _ in range(EPOCHS):
-                for x, y in DataLoader(samples, batch_size=BATCH, shuffle=True):
-                    optimiser.zero_grad()
-                    functional.cross_entropy(model(x), y).backward()
-                    optimiser.step()
+            plain_loop(model, samples)
+
+    return round
+
+
+def plain_loop(model, samples):
+    optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
+    for _ in range(EPOCHS):
+        for x, y in DataLoader(samples, batch_size=BATCH, shuffle=True):
+            optimiser.zero_grad()
+            functional.cross_entropy(model(x), y).backward()
+            optimiser.step()
+
+
+def flower_round(run):
+    """Flower's quickstart: FedAvg, and a plain PyTorch loop in the ClientApp, in its own simulation on one core."""
+    import ray  # noqa: F401 (Flower's simulation is of no use without it)
+    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    module, folder = copy.deepcopy(run.module), tempfile.TemporaryDirectory()
+    for device, rows in enumerate(run.data.train):
+        np.savez(f"{folder.name}/{device}.npz", x=run.data.x[rows], y=run.data.y[rows])
+    place, client, server = folder.name, ClientApp(), ServerApp()
+    go, done = queue.Queue(), queue.Queue()
+
+    @client.train()
+    def _train(message, context):
+        torch.set_num_threads(1)
+        own = np.load(f"{place}/{context.node_config['partition-id']}.npz")
+        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        plain_loop(module, TensorDataset(torch.from_numpy(own["x"]).float() / 255, torch.from_numpy(own["y"])))
+        metrics = MetricRecord({"num-examples": len(own["y"])})
+        return Message(RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}), reply_to=message)
+
+    @server.main()
+    def _main(grid, context):
+        while go.get():
+            found = FedAvg(fraction_evaluate=0.0).start(grid, ArrayRecord(run.module.state_dict()), num_rounds=1)
+            done.put(found.train_metrics_clientapp)
+
+    one_core = {"init_args": {"num_cpus": 1, "include_dashboard": False}, "client_resources": {"num_cpus": 1}}
+    options = {"server_app": server, "client_app": client, "num_supernodes": run.graph.count}
+    threading.Thread(target=run_simulation, kwargs={**options, "backend_config": one_core}, daemon=True).start()
+
+    def round():
+        go.put(folder)  # which is kept as long as this
+        assert done.get(timeout=600), "no device has trained"
 
     return round
 
@@ -252,7 +299,13 @@ def main():
             "fedfilt without native core": ours(one, plain),
             "plain PyTorch loop": naive(one),
         }
-        for name, rival in {"FedJAX": fedjax_round, "pfl": pfl_round, "Keras fit per device": keras_fit}.items():
+        rivals = {
+            "FedJAX": fedjax_round,
+            "pfl": pfl_round,
+            "Flower simulation": flower_round,
+            "Keras fit per device": keras_fit,
+        }
+        for name, rival in rivals.items():
             try:
                 variants[name] = rival(one)
             except ImportError as error:

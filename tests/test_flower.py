@@ -3,8 +3,10 @@
 import asyncio
 import copy
 import dataclasses
+import datetime
 import functools
 import importlib
+import io
 import json
 import math
 import random
@@ -24,7 +26,13 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.run import Run as FlowerRun
+from flwr.superlink.grid import http_grid
 
 import fedfilt
 from fedfilt import aggregators
@@ -34,7 +42,7 @@ from fedfilt.engines.flower import Flower
 from fedfilt.engines.local import Local
 from fedfilt.flower import GFedFilt, device, messages
 from fedfilt.flower.deploy import Registered
-from fedfilt.flower.exchange import exchange
+from fedfilt.flower.exchange import exchange, guard_replies
 from fedfilt.flower.nodes import Nodes
 from fedfilt.flower.simulation import running_grid, simulated_grid
 from fedfilt.rounds import Job, Plan, State, Updates, play_round
@@ -42,6 +50,7 @@ from fedfilt.runs import Run, lines, play_in_folder
 from fedfilt.simulated import Lateness
 from fedfilt.train import Trainer
 from fedfilt.wire import HEADER, MAGIC, pack
+from test_kinds import unlike_run
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = {
@@ -113,11 +122,20 @@ class Without:
 # --- the same numbers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("density", [1.0, 0.2])
-def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, density):
+COMING_AND_GOING = [
+    {"round": 2, "leave": 0},
+    {"round": 2, "offline": 3, "until": 3},
+    {"round": 3, "join": 0, "start": "own"},  # what it had not sent when it left is forgotten, on its disk too
+    {"round": 3, "move": 1, "links": [[1, 0]]},
+]
+
+
+@pytest.mark.parametrize(("density", "events"), [(1.0, []), (0.2, []), (0.2, COMING_AND_GOING)])
+def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, density, events):
     found = []
     for name in ("local", "flower"):
-        table = TABLE | {"scheduler": {"name": "everything", "epochs": 2, "density": density}}
+        scheduler = {"name": "everything", "epochs": 2, "density": density}
+        table = TABLE | {"scheduler": scheduler, "events": events, "rounds": 3 + len(events) // 4}
         made = Run(from_table(table | {"engine": {"name": name, "workers": 1}}))
         for _ in play_in_folder(made, tmp_path / name):
             pass
@@ -125,6 +143,24 @@ def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, den
         found.append((records, json.loads((tmp_path / name / "result.json").read_text())["models_sha256"]))
     assert found[0] == found[1]
     assert "mixed" in found[0][0][-1]
+    assert not events or found[0][0][1]["away"] == [0, 3]
+
+
+def test_kinds_of_devices_give_the_bits_of_the_local_engine():
+    run = unlike_run()
+    local, over_flower = [
+        one_round(run, kind(run.data, run.module, run.config.training, workers=1)) for kind in (Local, Flower)
+    ]
+    assert len(set(run.data.kinds)) == 2
+    np.testing.assert_array_equal(over_flower[0].models, local[0].models)
+
+
+def test_real_time_in_a_simulation_measures_costs(tmp_path):
+    """The options of [engine] hold for `fedfilt run engine=flower` too."""
+    run = Run(from_table(TABLE | {"rounds": 1, "engine": {"name": "flower", "workers": 1, "real_time": True}}))
+    (line,) = play_in_folder(run, tmp_path / "run")
+    assert all(0 < seconds < 300 for seconds in line["time"]["devices"]["compute_seconds"])
+    assert line["time"]["latency"] > 0
 
 
 def _app():
@@ -334,6 +370,60 @@ def test_the_wait_ends_on_a_monotonic_clock(grid):
     assert list(exchange(silent, {}, 10.0)) == []
 
 
+def reply_objects(part, change=lambda content: content):
+    """(tree, contents by id) of a reply as it travels, with its bytes changed."""
+    order = messages.addressed("who", 7, messages.who_order(), 0, 60.0)
+    order.metadata.__dict__.update(_message_id="asked", _run_id=1)
+    found = get_all_nested_objects(reply := Message(messages.who_reply(part), reply_to=order))
+    return get_object_tree(reply), {name: change(thing.deflate()) for name, thing in found.items()}
+
+
+class Link:
+    """The SuperLink as the HTTP grid sees it: some replies, each with its objects."""
+
+    def __init__(self, replies):
+        self._replies = replies
+
+    def PullMessages(self, request):
+        heads = []
+        for number, (tree, _) in enumerate(self._replies):
+            head = ProtoMessage()
+            head.metadata.message_id, head.metadata.reply_to_message_id = tree.object_id, f"asked {number}"
+            heads.append(head)
+        return PullAppMessagesResponse(messages_list=heads, message_object_trees=[tree for tree, _ in self._replies])
+
+    def PullObject(self, request):
+        contents = {name: content for _, found in self._replies for name, content in found.items()}
+        found = contents[request.object_id]
+        return PullObjectResponse(object_found=True, object_available=True, object_content=found)
+
+    def ConfirmMessageReceived(self, request):
+        pass
+
+
+UNREADABLE = {
+    "truncated": lambda content: content[:-2],
+    "of another kind": lambda content: content.replace(b"Message", b"ConfigRecord", 1),
+    "nonsense": lambda content: b"nonsense",
+    "nothing": lambda content: b"",
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_reply_that_cannot_be_read_does_not_take_others_along(grid, monkeypatch, caplog, name):
+    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)
+    link = http_grid.HttpGrid(token="any")
+    link._run, link._client = FlowerRun.create_empty(1), Link([reply_objects(1, UNREADABLE[name]), reply_objects(2)])
+    with pytest.raises(Exception):  # noqa: B017, PT011 (this is how Flower's own would end the run)
+        link.pull_messages(["asked 0", "asked 1"])
+    guard_replies()
+    bad, good = link.pull_messages(["asked 0", "asked 1"])
+    assert bad.metadata.reply_to_message_id == "asked 0"
+    assert bad.has_error()
+    assert "a reply cannot be read" in caplog.text
+    assert messages.read_who_reply(good.content, 4) == 2
+
+
 # --- the device ----------------------------------------------------------------------------------------------------
 
 
@@ -460,33 +550,69 @@ def test_a_number_is_given_once(caplog):
     assert "says to be device 2, which another node is" in caplog.text
 
 
-def test_only_this_machine_may_give_orders(monkeypatch):
+def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monkeypatch):
     from flwr.superlink import extensions
     from flwr.superlink.main import create_app
     from starlette.middleware import Middleware
 
-    from fedfilt.flower.superlink import OnlyFleetFromOutside
+    from fedfilt.flower.superlink import Guard
 
-    monkeypatch.setattr(extensions, "get_middleware", lambda: (Middleware(OnlyFleetFromOutside),))
+    monkeypatch.setattr(extensions, "get_middleware", lambda: (Middleware(Guard, most_bytes=1000),))
     app = create_app()
 
-    def post(path, client):
+    def post(path, client, content=b""):
         async def ask():
-            transport = httpx.ASGITransport(app=app, client=client)
+            transport = httpx.ASGITransport(app=app, client=(client, 5000))
             async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.1") as caller:
-                return await caller.post(path)
+                return await caller.post(path, content=content)
 
         return asyncio.run(ask())
 
     orders = ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs", "/v1/fleet")
     for path in orders:
-        for stranger in (("192.168.1.7", 5000), ("8.8.8.8", 1), ("::ffff:10.0.0.9", 2), ("nonsense", 3)):
+        for stranger in ("192.168.1.7", "8.8.8.8", "::ffff:10.0.0.9", "nonsense"):
             reply = post(path, stranger)
             assert reply.status_code == 403, (path, stranger)
             assert "only the machine of the SuperLink" in reply.text
     for path, friend in (("/v1/control/list-runs", "127.0.0.1"), ("/v1/control/list-runs", "10.0.0.1")):
-        assert post(path, (friend, 5000)).status_code != 403
-    assert post("/v1/fleet/pull-messages", ("192.168.1.7", 5000)).status_code != 403
+        assert post(path, friend).status_code != 403
+    fleet = "/v1/fleet/pull-messages"
+    assert post(fleet, "192.168.1.7", b"x" * 1000).status_code not in (403, 413)
+    assert post("/v1/fleet/../control/start-run", "192.168.1.7").status_code in (403, 404)
+    assert post("/v1/fleet/%2e%2e/control/start-run", "192.168.1.7").status_code in (403, 404)
+
+    async def parts():
+        yield b"x"
+
+    for content in (b"x" * 1001, parts()):  # the second does not say how long it is
+        reply = post(fleet, "192.168.1.7", content)
+        assert reply.status_code == 413
+        assert "at most 1000 bytes" in reply.text
+
+
+@pytest.mark.parametrize("seconds", [(290, 55), (310, 0), (290, 65)])
+def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
+    from flwr.proto.task_pb2 import Task, TaskStatus
+    from flwr.supercore.corestate import in_memory_corestate, sql_corestate
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    from fedfilt.flower.supernode import be_patient
+
+    for module in (in_memory_corestate, sql_corestate):
+        for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
+            monkeypatch.setattr(module, name, getattr(module, name))  # to be as before afterwards
+    clock = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)]
+    monkeypatch.setattr(in_memory_corestate, "now", lambda: clock[0])
+    be_patient()
+    state = NodeStateFactory(ObjectStoreFactory()).state()
+    state.task_store[5] = Task(task_id=5, run_id=1, status=TaskStatus(status="pending"))
+    assert state.claim_task(5)
+    start, silence = seconds
+    clock[0] += datetime.timedelta(seconds=start)
+    assert state.activate_task(5) == (start < 300)
+    clock[0] += datetime.timedelta(seconds=silence)
+    assert state.acknowledge_task_heartbeat(5) == (start < 300 and silence < 60)
 
 
 # --- the strategy --------------------------------------------------------------------------------------------------
@@ -579,6 +705,25 @@ def _cut(arrays, metrics):
     arrays["w"] = Array(dtype=whole.dtype, shape=whole.shape, stype=whole.stype, data=whole.data[:-4])
 
 
+def _claim(arrays, metrics):
+    """A header that claims a terabyte."""
+    whole = arrays["w"]
+    data = whole.data.replace(b"(5,), }           ", b"(250000000000,), }")
+    assert len(data) == len(whole.data)
+    assert data != whole.data
+    arrays["w"] = Array(dtype=whole.dtype, shape=whole.shape, stype=whole.stype, data=data)
+
+
+def _archive(arrays, metrics):
+    stream = io.BytesIO()
+    np.savez_compressed(stream, np.zeros(SIZE, np.float32))
+    arrays["w"] = Array(dtype="float32", shape=(SIZE,), stype="numpy.ndarray", data=stream.getvalue())
+
+
+def _metric(arrays, metrics):
+    metrics["given"] = [1.0, 2.0]
+
+
 def _negative(arrays, metrics):
     metrics["num-examples"] = -5
 
@@ -591,7 +736,9 @@ def _error(arrays, metrics):
     raise RuntimeError("out of battery")
 
 
-@pytest.mark.parametrize("bad", [_nan, _shape, _dtype, _key, _cut, _negative, _absurd, _error])
+@pytest.mark.parametrize(
+    "bad", [_nan, _shape, _dtype, _key, _cut, _claim, _archive, _metric, _negative, _absurd, _error]
+)
 def test_strategy_leaves_a_bad_reply_out_and_names_it(bad):
     graph = fedfilt.Graph.from_edges(3, [(0, 1), (1, 2)])
     strategy = GFedFilt(graph, fraction_evaluate=0.0, min_available_nodes=3)

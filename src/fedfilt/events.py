@@ -175,7 +175,10 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
     residuals = None if state.residuals is None else state.residuals.copy()
     if residuals is not None:
         residuals[list(now.joined)] = 0
-    return state._replace(models=models, residuals=residuals)
+    accepted = None if state.accepted is None else state.accepted.copy()
+    if accepted is not None:
+        accepted[list(now.joined)] = 0  # so it also forgets what it keeps itself
+    return state._replace(models=models, residuals=residuals, accepted=accepted)
 
 
 def _of_models(rule: Any) -> Any:

@@ -55,10 +55,7 @@ class Run:
     def __init__(self, config: Config, store: Store | None = None, data: FederatedData | None = None) -> None:
         self.config = config
         self.graph: Graph = config.graph.graph(config.seed)
-        if data is None:
-            rooms = np.zeros(self.graph.count, int) if self.graph.rooms is None else self.graph.rooms
-            samples = config.data.load(store or Store())
-            data = config.partition(samples, rooms, config.samples, generator(config.seed, *PARTITION))
+        data = dealt(config, self.graph, store) if data is None else data
         if data.count != self.graph.count:
             raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
         self.data: FederatedData = data
@@ -97,12 +94,15 @@ class Run:
                 self.events,
             )
 
-    def engine(self) -> Any:
-        """A new engine of the kind that the config names."""
-        config = self.config
-        kind = parts.find("engines", config.engine.name)
-        workers, sparsifier = config.engine.workers, config.sparsifier
-        return kind(self.data, self.module, config.training, config.seed, workers, sparsifier)
+    def engine(self, **more: Any) -> Any:
+        """A new engine of the kind that the config names; `more` is what it alone knows."""
+        config, place = self.config, self.config.engine
+        kind = parts.find("engines", place.name)
+        if place.name == "flower":
+            real_time = config.late if place.real_time else None
+            waiting = {"timeout": place.timeout_seconds, "grace": place.grace_seconds}
+            more |= {**waiting, "real_time": real_time, "spread": self.hardware.error}
+        return kind(self.data, self.module, config.training, config.seed, place.workers, config.sparsifier, **more)
 
     @cached_property
     def flops_per_sample(self) -> int:
@@ -175,6 +175,13 @@ class Run:
                 "outcome": [plan.outcome for plan in plans],
             },
         }
+
+
+def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:
+    """The samples of a config, dealt to the devices of its graph."""
+    rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
+    samples = config.data.load(store or Store())
+    return config.partition(samples, rooms, config.samples, generator(config.seed, *PARTITION))
 
 
 def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:

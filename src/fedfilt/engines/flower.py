@@ -17,7 +17,7 @@ from fedfilt.data import FederatedData
 from fedfilt.engines.local import _outputs, _stacked
 from fedfilt.flower import messages
 from fedfilt.flower.device import Desk
-from fedfilt.flower.exchange import Answer, exchange
+from fedfilt.flower.exchange import Answer, exchange, short
 from fedfilt.flower.nodes import Nodes
 from fedfilt.flower.simulation import simulated_grid
 from fedfilt.rounds import Cost, Job, Reply, Sparsifier, Tests
@@ -79,7 +79,7 @@ class Flower:
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Send every device its job and give its reply as it comes, be it usable or not."""
         by_device = {job.device: job for job in jobs}
-        online = self._nodes.online() if self._begun else self._nodes.wait(self._timeout)
+        online = self._nodes.online() if self._begun else self._nodes.wait(by_device.keys(), self._timeout)
         self._begun = True
         self._round = jobs[0].round + 1 if jobs else self._round
         seconds, enough = self._limits(deadline, len(by_device))
@@ -164,7 +164,9 @@ class Flower:
             trained = messages.read_train_reply(answer.content, self._run, job, held, self._most_bytes)
             update = unpack(trained.content, self.layout.size)
         except ValueError as error:
-            return _absent(device, f"refused: {error}")
+            return _absent(device, short(f"refused: {error}"))
+        if trained.lost:
+            log.warning("device %d no longer has what it had not sent yet; it goes on without", device)
         seconds = min(trained.seconds, answer.seconds)
         cost = Cost(seconds, answer.seconds - seconds)
         return Reply(device, update, trained.samples, trained.loss, len(trained.content), cost=cost)

@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedfilt.flower.deploy import registered
 from fedfilt.flower.device import Desk, Place, client_app, kept_kind, kept_samples
+from fedfilt.flower.exchange import guard_replies
 from fedfilt.flower.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ DEPLOYMENT = "FEDFILT_DEPLOYMENT"
 def _place(context: Context) -> Place:
     """Where a device works: in the folder its SuperNode was started with, on its own samples."""
     from fedfilt.engines.local import _outputs
-    from fedfilt.runs import Run, _module
+    from fedfilt.runs import _module, dealt
     from fedfilt.train import Trainer
 
     config = _config(context)
@@ -46,14 +48,12 @@ def _place(context: Context) -> Place:
         raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
     folder = _simulated(context) / f"device-{number}" if named is None else Path(str(named)).expanduser()
     key = hashlib.sha256(config.toml().encode()).hexdigest()
-    data = kept_kind(folder, key)
-    if data is None:
-        data = Run(config).data
-    everybody = data  # only asked for where nothing is kept yet
+    everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
+    data = kept_kind(folder, key) or everybody()
     module = _module(config, data)
     trainer = Trainer(module, config.training, data.x.shape[1:])
     desk = Desk(trainer, config.sparsifier, config.seed, _outputs(module, data))
-    return Place(desk, lambda device: kept_samples(folder, key, device, lambda: everybody), folder)
+    return Place(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
 
 
 def _simulated(context: Context) -> Path:
@@ -65,7 +65,9 @@ def _config(context: Context) -> "Config":
     from fedfilt.config import Checkpoint, from_table
 
     config = from_table(tomllib.loads(str(context.run_config["experiment"])))
-    return replace(config, checkpoint=Checkpoint(every=1))  # what a device may forget must be safe with the server
+    place = replace(config.engine, name="flower")
+    # every round is saved: what a device may forget must be safe with the server
+    return replace(config, engine=place, checkpoint=Checkpoint(every=1))
 
 
 client = client_app(_place)
@@ -81,6 +83,7 @@ def _main(grid: Grid, context: Context) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
+    guard_replies()
     try:
         _play(grid, context)
     except Exception:
@@ -92,28 +95,12 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 def _play(grid: Grid, context: Context) -> None:
-    from fedfilt.engines.flower import Flower
     from fedfilt.runs import Run
 
     config = _config(context)
     made = Run(config)
     folder, nodes = _deployment(grid, made.graph.count, str(context.run_config.get("out", "")))
-    place = config.engine
-    engine = Flower(
-        made.data,
-        made.module,
-        config.training,
-        config.seed,
-        place.workers,
-        config.sparsifier,
-        grid=grid,
-        nodes=nodes,
-        timeout=place.timeout_seconds,
-        real_time=config.late if place.real_time else None,
-        spread=made.hardware.error,
-        grace=place.grace_seconds,
-    )
-    with engine:
+    with made.engine(grid=grid, nodes=nodes) as engine:
         for line in _rounds(made, folder, engine):
             words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
             log.info(

@@ -43,9 +43,9 @@ def deploy_write(
         from fedfilt.runs import Run
 
         loaded = load(config, overrides or [])
-        count = Run(loaded).graph.count  # the whole experiment is checked before anything is written
+        run = Run(loaded)  # the whole experiment is checked before anything is written
         where = deploy.address(address)
-        names = deploy.write(out, loaded, count, where, authentication, insist, place, program)
+        names = deploy.write(out, run, where, authentication, insist, place, program)
         print(f"{out}: {len(names)} devices, {names[0]} to {names[-1]}, edge server at {where}")
         print(f"edge server:  fedfilt deploy server {out / 'server'}")
         print(f"each device:  fedfilt deploy device {out / 'devices' / names[0]}")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a supervisor on a small device needs this module, and must 
     from cryptography.hazmat.primitives.asymmetric import ec
 
     from fedfilt.config import Config
+    from fedfilt.runs import Run
 
 YEARS = 10
 
@@ -92,29 +93,27 @@ def check_open(where: Address, authentication: bool, insist: bool) -> None:
 
 def write(
     folder: Path,
-    config: "Config",
-    count: int,
+    run: "Run",
     where: Address,
     authentication: bool = True,
     insist: bool = False,
     place: Path | None = None,
     program: str | None = None,
 ) -> list[str]:
-    """Write the folder of a deployment for so many devices, and give their names; all of it or nothing.
+    """Write the folder of a deployment of a run, and give the names of its devices; all of it or nothing.
 
     `place` is where the folder will be on the machines, `program` the fedfilt command there.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already; choose a new folder with --out")
     check_open(where, authentication, insist)
-    config = replace(config, engine=replace(config.engine, name="flower"))
-    names = [f"device-{number:03d}" for number in range(count)]
+    names = [f"device-{number:03d}" for number in range(run.graph.count)]
     place = (place or folder).absolute()
     program = program or shutil.which("fedfilt") or f"{sys.executable} -m fedfilt.cli"
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=folder.parent))
     try:
-        _write(made, config, names, where, authentication, insist, place, program)
+        _write(made, run, names, where, authentication, insist, place, program)
         made.chmod(0o755)
         os.replace(made, folder)
     except BaseException:
@@ -125,7 +124,7 @@ def write(
 
 def _write(
     made: Path,
-    config: "Config",
+    run: "Run",
     names: list[str],
     where: Address,
     authentication: bool,
@@ -145,7 +144,7 @@ def _write(
         for name in names:
             (devices / name / "ca.crt").write_bytes(authority)
             public[name] = _key(devices / name)
-    (app / "pyproject.toml").write_text(app_project(config), encoding="utf-8")
+    (app / "pyproject.toml").write_text(app_project(run.config), encoding="utf-8")
     connection: dict[str, object] = {"address": str(where), "insecure": not authentication}
     if authentication:
         connection = {"address": str(where), "root-certificates": str(place / "server" / "certificates" / "ca.crt")}
@@ -155,6 +154,7 @@ def _write(
         "address": str(where),
         "authentication": authentication,
         "insist": insist,
+        "most_bytes": run.update_bytes + 2**20,  # of a request from a device
         "device": [{"name": name, "public_key": public[name]} for name in names],
     }
     (server / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
@@ -171,7 +171,9 @@ def _write(
 
 def app_project(config: "Config") -> str:
     """The pyproject.toml of the Flower app of an experiment: it is all there is to the app, fedfilt has the rest."""
-    config = replace(config, engine=replace(config.engine, name="flower"))
+    given = config.graph
+    graph = replace(given, file=_absolute(given.file), building=_absolute(given.building))
+    config = replace(config, engine=replace(config.engine, name="flower"), graph=graph)
     return tomli_w.dumps(
         {
             "project": {
@@ -196,6 +198,10 @@ def app_project(config: "Config") -> str:
         },
         multiline_strings=True,
     )
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 def _start(folder: Path, name: str, command: str, place: Path, what: str) -> None:

@@ -10,12 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents, pull_objects
+from flwr.superlink.grid import http_grid
 
 log = logging.getLogger("fedfilt")
 
 POLL = 0.2  # seconds between two looks
+MOST_OBJECTS = 8  # that a reply may consist of; ours have three
+UPLOAD = 60.0  # seconds from a reply's first object to its last
 
 
 class Answer(NamedTuple):
@@ -65,9 +70,36 @@ def exchange(
         yield Answer(device, None, clock() - start, "late: no answer in time", late=True)
 
 
+def guard_replies() -> None:
+    """Make Flower's HTTP grid take a reply that cannot be read as a failure of its sender.
+
+    By itself it would end the run and lose the replies that came with it, and wait for an upload that has broken off.
+    """
+    http_grid.pull_objects = _pulled  # type: ignore[attr-defined, assignment]
+
+
+def _pulled(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+    root = object_ids[-1]
+    try:
+        if len(object_ids) > MOST_OBJECTS:
+            raise ValueError(f"it must consist of at most {MOST_OBJECTS} objects, got {len(object_ids)}")
+        contents = pull_objects(object_ids, pull_object_fn, max_time=UPLOAD)
+        message = inflate_object_from_contents(root, dict(contents))
+        if not isinstance(message, Message):
+            raise TypeError(f"it must be a Message, got {type(message).__name__}")
+        if message.has_content() and not isinstance(message.content, RecordDict):
+            raise TypeError(f"it must hold a RecordDict, got {type(message.content).__name__}")
+    except (httpx.HTTPError, ObjectPullError):
+        raise
+    except Exception as error:  # whatever the bytes of a stranger bring about
+        log.warning("a reply cannot be read: %s", short(f"{type(error).__name__}: {error}"))
+        raise ObjectPullError(root, "it cannot be read") from error
+    return contents
+
+
 def _answer(device: int, message: Message, reply: Message, seconds: float) -> Answer:
     if reply.has_error():
-        return Answer(device, None, seconds, f"failed: {_short(reply.error.reason or str(reply.error.code))}")
+        return Answer(device, None, seconds, short(f"failed: {reply.error.reason or reply.error.code}"))
     node, run = message.metadata.dst_node_id, message.metadata.run_id
     if reply.metadata.src_node_id != node or reply.metadata.run_id != run:
         return Answer(device, None, seconds, f"refused: reply must come from node {node} in run {run}")
@@ -76,6 +108,12 @@ def _answer(device: int, message: Message, reply: Message, seconds: float) -> An
     return Answer(device, reply.content, seconds)
 
 
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 200 else f"{line[:197]}..."
+def short(text: str) -> str:
+    """What a device said, as one line that is fit for a log.
+
+    >>> short("out of\\n\\x1b[2Jbattery " + "!" * 1000)[:30]
+    'out of ?[2Jbattery !!!!!!!!!!!'
+    """
+    line = " ".join(text[:1000].split())
+    line = line if len(line) <= 200 else f"{line[:197]}..."
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

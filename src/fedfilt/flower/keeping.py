@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfilt.flower.deploy import Address, address, check_open, registered
+from fedfilt.flower.supernode import START
 
 if TYPE_CHECKING:
     from fedfilt.flower.control import Control
@@ -52,7 +53,8 @@ def environment(home: Path) -> dict[str, str]:
 def device_command(folder: Path, port: int) -> list[str]:
     """The command that starts the SuperNode of a device's folder; `port` is for its own use on loopback."""
     own = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
-    command = ["flower-supernode", "--superlink", own["address"], "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "fedfilt.flower.supernode", "--superlink", own["address"]]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     config = f'folder="{folder / "state"}"'
     if own["authentication"]:
         command += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]
@@ -231,9 +233,10 @@ def _superlink(folder: Path, where: Address) -> Iterator["subprocess.Popen[bytes
             probe.bind((where.host, where.port))
         except OSError as error:
             raise OSError(f"cannot listen on {where}: {error}") from error
-    extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml")}
+    table, _ = _deployment(folder)
+    extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml"), "FEDFILT_MOST_BYTES": str(table["most_bytes"])}
     with _process(server_command(folder), folder / "flower", folder / "superlink.log", extra) as process:
-        end = time.monotonic() + 120
+        end = time.monotonic() + START
         while process.poll() is None and time.monotonic() < end:
             try:
                 socket.create_connection((where.host, where.port), 1).close()

@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from flwr.serverapp import Grid
 
 from fedfilt.flower import messages
 from fedfilt.flower.deploy import Registered
 from fedfilt.flower.exchange import exchange
+from fedfilt.flower.supernode import START
 
 log = logging.getLogger("fedfilt")
 
@@ -35,14 +36,14 @@ class Nodes:
             return self._by_key(self._registered)
         return self._by_number()
 
-    def wait(self, seconds: float, patience: float = 180.0) -> dict[int, int]:
-        """Wait for all devices to be online: at most so long for the first, and then `patience` for the others."""
+    def wait(self, wanted: Set[int], seconds: float, patience: float = 180.0) -> dict[int, int]:
+        """Wait for devices to be online: at most so long for the first, and then `patience` for the others."""
         end, said = time.monotonic() + seconds, -1
-        while len(found := self.online()) < self._count and time.monotonic() < end:
-            if found and said <= 0:
+        while (here := len(wanted & (found := self.online()).keys())) < len(wanted) and time.monotonic() < end:
+            if here and said <= 0:
                 end = min(end, time.monotonic() + patience)
-            if len(found) != said:
-                log.info("%d of %d devices are online", said := len(found), self._count)
+            if here != said:
+                log.info("%d of %d devices are online", said := here, len(wanted))
             time.sleep(1.0)
         return found
 
@@ -62,8 +63,8 @@ class Nodes:
         here = {int(node) for node in self._grid.get_node_ids()}
         self._numbers = {node: device for node, device in self._numbers.items() if node in here}
         new = sorted(here - set(self._numbers))
-        asked = {node: messages.addressed("who", node, messages.who_order(), 0, 60.0) for node in new}
-        for answer in exchange(self._grid, asked, 60.0):
+        asked = {node: messages.addressed("who", node, messages.who_order(), 0, START) for node in new}
+        for answer in exchange(self._grid, asked, START):
             node, problem = answer.device, answer.problem
             try:
                 if answer.content is not None:

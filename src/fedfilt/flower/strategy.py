@@ -1,7 +1,9 @@
+import io
 import logging
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedfilt import aggregators
 from fedfilt.checks import check_count, check_number
+from fedfilt.flower.exchange import short
 from fedfilt.graph import Graph
 from fedfilt.rounds import Plan, Updates
 from fedfilt.wire import unpack
@@ -213,8 +216,14 @@ class GFedFilt(Strategy):
                 samples = self._samples(reply.content)
                 good[device] = reply.content, read(device, reply.content), samples
             except (ValueError, TypeError, KeyError, EOFError) as error:
-                rejected[device] = " ".join(str(error).split())[:200]
-                log.warning("the reply of device %d is left out: %s", device, rejected[device])
+                rejected[device] = short(str(error))
+        forms = {device: _metric_form(content) for device, (content, _, _) in sorted(good.items())}
+        usual = Counter(forms.values()).most_common(1)  # what differs cannot be averaged with the others'
+        for device in [device for device, form in forms.items() if form != usual[0][0]]:
+            del good[device]
+            rejected[device] = short(f"metrics must be {[*usual[0][0]]} like the others', got {[*forms[device]]}")
+        for device, why in sorted(rejected.items()):
+            log.warning("the reply of device %d is left out: %s", device, why)
         self.rejected.setdefault(round, {}).update(rejected)
         log.info("round %d: %d results and %d failures", round, len(good), len(rejected))
         return dict(sorted(good.items()))
@@ -232,7 +241,7 @@ class GFedFilt(Strategy):
         record = next(iter(content.array_records.values()))
         form = self._known_form()
         if set(record) == {PACKED} and PACKED not in form.shapes:
-            array = record[PACKED].numpy()
+            array = _values(record[PACKED])
             if array.dtype != np.uint8 or array.ndim != 1:
                 raise ValueError(f"{PACKED} must be a row of bytes, got {array.dtype} of shape {array.shape}")
             return self._rows[device] + unpack(array.tobytes(), form.size).astype(self._rows.dtype)
@@ -282,7 +291,7 @@ class _Form(NamedTuple):
             raise ValueError(f"arrays must be {sorted(self.shapes)}, got {sorted(arrays)}")
         parts = []
         for name, shape in self.shapes.items():
-            value = arrays[name].numpy()
+            value = _values(arrays[name])
             if value.shape != shape or value.dtype != self.kinds[name]:
                 wanted = f"{self.kinds[name]} of shape {shape}"
                 raise ValueError(f"{name} must be {wanted}, got {value.dtype} of shape {value.shape}")
@@ -312,6 +321,27 @@ def _metrics(content: RecordDict) -> MetricRecord:
     if len(content.metric_records) != 1:
         raise ValueError(f"a reply must hold one MetricRecord, got {len(content.metric_records)}")
     return next(iter(content.metric_records.values()))
+
+
+def _metric_form(content: RecordDict) -> tuple[tuple[str, int], ...]:
+    """(name, length if it is a list, else -1) of every metric."""
+    return tuple(sorted((name, len(v) if isinstance(v, list) else -1) for name, v in _metrics(content).items()))
+
+
+def _values(array: Array) -> Any:
+    """The values of an array; memory is taken only if its header claims no more than there is, and never for objects.
+
+    >>> _values(Array(np.eye(2))).shape
+    (2, 2)
+    """
+    stream = io.BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("an array must be in NumPy's format 1.0")
+    shape, _, kind = np.lib.format.read_array_header_1_0(stream)
+    there = len(array.data) - stream.tell()
+    if kind.hasobject or math.prod(shape) * kind.itemsize != there:
+        raise ValueError(f"an array must hold what its header says, {kind} of shape {shape}, got {there} bytes")
+    return array.numpy()
 
 
 def _whole(content: RecordDict, key: str, before: ArrayRecord) -> ArrayRecord:
