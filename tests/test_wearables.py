@@ -79,6 +79,10 @@ def test_a_pickle_cannot_reach_into_what_it_names():
     loop = b"\x80\x02]q\x00h\x00a."  # a list that holds itself
     with pytest.raises(ValueError, match="x is refused"):
         read_arrays(io.BytesIO(loop), "x")
+    laughs = np.arange(2)
+    for _ in range(60):  # 2^60 arrays, if each was looked at
+        laughs = [laughs, laughs]
+    assert len(read_arrays(io.BytesIO(pickle.dumps(laughs, protocol=2)), "x")) == 2
     with pytest.raises(ValueError, match=r"x is (refused|damaged)"):
         read_arrays(io.BytesIO(pickle.dumps([1, 2, 3])[:-2]), "x")
     with pytest.raises(ValueError, match=r"not a \.npy file"):
@@ -291,6 +295,7 @@ def test_bad_recordings_are_named():
         ([recording(0), recording(1)._replace(signal=np.zeros(40))], "device 1 must have 2 channels"),
         ([recording(0), recording(2)], r"devices must be numbered 0, 1, 2, ..., got \[0, 2\]"),
         ([recording(0), recording(0, person=3)], "is of person 3, others of 0"),
+        ([recording(0, label=3)._replace(label=-1)], "the label of made: .* device 0 must be a whole number >= 0"),
         ([recording(0), recording(1, length=3)], "device 1 has no whole window to train on"),
         ([recording(0)._replace(signal=np.full((40, 2), np.nan))], "device 0 has no whole window to train on"),
     ]:

@@ -46,7 +46,7 @@ def windows(
     check_count("window", window, low=2)
     check_count("step", step)
     check_number("test_share", test_share, low=0, high=0.9)
-    _check(name, recordings)
+    _check(name, recordings, classes)
     found: list[tuple[Array, Recording, bool, int]] = []  # (windows, recording, test, first moment)
     dropped = 0
     for part in _by_device_and_label(recordings):
@@ -64,13 +64,14 @@ def windows(
     return _samples(name, recordings, found, classes, kinds)
 
 
-def _check(name: str, recordings: Sequence[Recording]) -> None:
+def _check(name: str, recordings: Sequence[Recording], classes: int | None) -> None:
     if not recordings:
         raise ValueError(f"{name} must have recordings, got none")
     first = recordings[0]
     owner: dict[int, int] = {}
     for recording in recordings:
         who = f"{name}: a recording of device {recording.device}"
+        check_count(f"the label of {who}", recording.label, low=0, high=None if classes is None else classes - 1)
         if recording.signal.ndim != 2 or recording.signal.shape[1] != first.signal.shape[1]:
             raise ValueError(
                 f"{who} must have {first.signal.shape[1]} channels like others, got shape {recording.signal.shape}; "
