@@ -316,6 +316,14 @@ def test_windows_with_samples_that_are_not_finite_are_left_out_and_said(caplog):
     assert "2 windows with samples that are not finite" in caplog.text
 
 
+def test_soft_windows_are_the_asinh_of_scaled_ones():
+    hard, soft = (windows("made", [recording()], window=4, step=2, soft=soft) for soft in (0.0, 3.0))
+    np.testing.assert_allclose(soft.x, np.arcsinh(3 * hard.x.astype(float)), rtol=1e-5)
+    assert soft.x.dtype == np.float32
+    with pytest.raises(ValueError, match="soft must be"):
+        windows("made", [recording()], window=4, step=2, soft=-1.0)
+
+
 def test_a_channel_that_never_changes_is_zero():
     signal = recording().signal.copy()
     signal[:, 1] = 7
@@ -371,6 +379,10 @@ def test_wearers_refuse_what_does_not_fit():
         Wearers()(home(), np.zeros(5, int), Sizes(), rng)
     with pytest.raises(ValueError, match=r"unseen must leave people of made \(4\), got 4"):
         Wearers(unseen=4)(home(), np.zeros(8, int), Sizes(), rng)
+    uneven = windows("made", [recording(device, person=min(device, 1)) for device in range(4)], window=4, step=2)
+    Wearers()(uneven, np.array([0, 1, 1, 1]), Sizes(), rng)  # a person with one device
+    with pytest.raises(ValueError, match=r"the people of made, who have 1, 3 devices; got rooms \[0, 0, 1, 1\]"):
+        Wearers()(uneven, np.array([0, 0, 1, 1]), Sizes(), rng)
     with pytest.raises(ValueError, match="unseen must be a whole number"):
         Wearers(unseen=-1)
     digits = parts.find("datasets", "digits")().load(Store())
