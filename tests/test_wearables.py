@@ -380,7 +380,7 @@ def test_wearers_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match=r"unseen must leave people of made \(4\), got 4"):
         Wearers(unseen=4)(home(), np.zeros(8, int), Sizes(), rng)
     uneven = windows("made", [recording(device, person=min(device, 1)) for device in range(4)], window=4, step=2)
-    Wearers()(uneven, np.array([0, 1, 1, 1]), Sizes(), rng)  # a person with one device
+    Wearers()(uneven, np.array([0, 1, 1, 1]), Sizes(4, "whole", "whole"), rng)  # a person with one device
     with pytest.raises(ValueError, match=r"the people of made, who have 1, 3 devices; got rooms \[0, 0, 1, 1\]"):
         Wearers()(uneven, np.array([0, 0, 1, 1]), Sizes(), rng)
     with pytest.raises(ValueError, match="unseen must be a whole number"):
