@@ -16,6 +16,7 @@ from fedfilt.checkpoint import write_atomically
 from fedfilt.config import load
 from fedfilt.datasets.dsads import CHANNELS, UNITS
 from fedfilt.events import Event, Timeline
+from fedfilt.recordings import softened
 from fedfilt.rounds import play
 from fedfilt.runs import Run, summary
 from fedfilt.store import Store
@@ -29,7 +30,10 @@ GRAPHS = {
     "person": ["graph.inside=true", "graph.between=none"],
     "both": ["graph.inside=true"],
     "shuffled": ["graph.shuffle=true"],
+    "complete": ["graph.inside=true", "graph.between=everyone"],
 }
+# On dsads also personal models of softer inputs: asinh(3 x)
+SOFT = 3.0
 # The strength at which devices vote, join and differ in their sensors
 STRENGTH = 1.0
 
@@ -40,7 +44,7 @@ def variants(name):
     graphs = [graph for graph in GRAPHS if name != "hapt" or graph not in ("person", "both")]
     for mu in STRENGTHS:
         for graph in graphs:
-            if name == "watch" or graph == "similar" or mu == STRENGTH:  # the others are dearer: less of the grid
+            if name == "watch" or graph in ("similar", "shuffled") or mu == STRENGTH:  # others are dearer: less of it
                 found[f"{graph}, mu={mu:g}"] = [*GRAPHS[graph], f"aggregator.filter.mu={mu}"]
     return found
 
@@ -78,6 +82,11 @@ def logistic(data):
         model.fit(statistics(data.x[own]), data.y[own])
         scores.append(model.score(statistics(data.x[test]), data.y[test]))
     return {"mean": float(np.mean(scores)), "worst": float(min(scores)), "devices": scores}
+
+
+def personal(seed, data):
+    """The tests of purely personal models on dsads."""
+    return brief(last(Run(config_of("dsads", seed, ["aggregator=local"]), data=data))[1])
 
 
 # All of a device's training windows, in as many steps as some 50 rounds with two per label
@@ -202,6 +211,10 @@ def work(out, seeds):
                     print(path, flush=True)
 
             keep("logistic", lambda data=data: logistic(data))
+            if name == "dsads":
+                softer = replace(data, x=softened(data.x, SOFT))
+                keep("logistic, soft", lambda softer=softer: logistic(softer))
+                keep("local, soft", lambda seed=seed, softer=softer: personal(seed, softer))
             for variant, overrides in variants(name).items():
 
                 def one(name=name, seed=seed, variant=variant, overrides=overrides, data=data):
@@ -251,6 +264,9 @@ def validate(seed):
         overrides = [*chosen, f"evaluation.every={rounds}", "aggregator=local"]
         _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
         print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
+    softer = replace(data, x=softened(data.x, SOFT))
+    for title, score in (("logistic", logistic(softer)), ("cnn", personal(seed, softer)["local"])):
+        print(f"data.soft={SOFT:g} {title} {shown([score['mean']])}", flush=True)
     data = dealt("dsads", seed, config_of("dsads", seed, ["data.sensors=mixed"]).data.load(store), UNLIKE)
     data = replace(data, local_test=data.validation)
     print(f"\n**mixed sensors, windows that nobody trains on or is tested with, seed {seed}**\n")
@@ -277,7 +293,7 @@ def tables(out):
         print(
             f"\n**{name}**\n\n| rule, graph | own test | worst device | other people | seeds |\n|---|---|---|---|---|"
         )
-        for variant in variants(name):
+        for variant in (*variants(name), "local, soft"):
             found = read(name, variant)
             if found:
                 columns = [
@@ -286,10 +302,12 @@ def tables(out):
                     shown([f["global"]["mean"] for f in found]),
                 ]
                 print(f"| {variant} | {' | '.join(columns)} | {len(found)} |")
-        found = read(name, "logistic")
-        if found:
-            own, worst = (shown([f[key] for f in found]) for key in ("mean", "worst"))
-            print(f"| logistic regression on statistics, per device | {own} | {worst} | - | {len(found)} |")
+        for part in ("logistic", "logistic, soft"):
+            found = read(name, part)
+            if found:
+                own, worst = (shown([f[key] for f in found]) for key in ("mean", "worst"))
+                title = part.replace("logistic", "logistic regression on statistics, per device")
+                print(f"| {title} | {own} | {worst} | - | {len(found)} |")
     print("\n**all windows**\n\n| all training windows | own test |\n|---|---|")
     found = read("dsads", "all windows")
     for model, title in {"cnn": "1-D CNN", "logistic": "logistic regression on statistics"}.items() if found else ():

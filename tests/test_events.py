@@ -155,6 +155,8 @@ def test_a_device_moves_into_another_room():
     assert (models[0] != models[1]).all()
     with pytest.raises(ValueError, match="needs a graph with rooms"):
         Timeline([Event(round=2, move=1, room="b")], Graph.from_edges(4, []), 5)
+    with pytest.raises(ValueError, match="must be named like others, such as 0, got 'b'"):
+        Timeline([Event(round=2, move=1, room="b")], Graph.from_edges(2, [], rooms=[0, 1]), 5)
 
 
 def test_the_deadline_is_that_of_who_is_there():

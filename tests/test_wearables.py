@@ -79,6 +79,10 @@ def test_a_pickle_cannot_reach_into_what_it_names():
     loop = b"\x80\x02]q\x00h\x00a."  # a list that holds itself
     with pytest.raises(ValueError, match="x is refused"):
         read_arrays(io.BytesIO(loop), "x")
+    laughs = np.arange(2)
+    for _ in range(60):  # 2^60 arrays, if each was looked at
+        laughs = [laughs, laughs]
+    assert len(read_arrays(io.BytesIO(pickle.dumps(laughs, protocol=2)), "x")) == 2
     with pytest.raises(ValueError, match=r"x is (refused|damaged)"):
         read_arrays(io.BytesIO(pickle.dumps([1, 2, 3])[:-2]), "x")
     with pytest.raises(ValueError, match=r"not a \.npy file"):
@@ -291,6 +295,7 @@ def test_bad_recordings_are_named():
         ([recording(0), recording(1)._replace(signal=np.zeros(40))], "device 1 must have 2 channels"),
         ([recording(0), recording(2)], r"devices must be numbered 0, 1, 2, ..., got \[0, 2\]"),
         ([recording(0), recording(0, person=3)], "is of person 3, others of 0"),
+        ([recording(0, label=3)._replace(label=-1)], "the label of made: .* device 0 must be a whole number >= 0"),
         ([recording(0), recording(1, length=3)], "device 1 has no whole window to train on"),
         ([recording(0)._replace(signal=np.full((40, 2), np.nan))], "device 0 has no whole window to train on"),
     ]:
@@ -309,6 +314,14 @@ def test_windows_with_samples_that_are_not_finite_are_left_out_and_said(caplog):
     assert len(whole.x) - len(samples.x) == 2  # windows 6..9 and 8..11
     assert np.isfinite(samples.x).all()
     assert "2 windows with samples that are not finite" in caplog.text
+
+
+def test_soft_windows_are_the_asinh_of_scaled_ones():
+    hard, soft = (windows("made", [recording()], window=4, step=2, soft=soft) for soft in (0.0, 3.0))
+    np.testing.assert_allclose(soft.x, np.arcsinh(3 * hard.x.astype(float)), rtol=1e-5)
+    assert soft.x.dtype == np.float32
+    with pytest.raises(ValueError, match="soft must be"):
+        windows("made", [recording()], window=4, step=2, soft=-1.0)
 
 
 def test_a_channel_that_never_changes_is_zero():
@@ -366,6 +379,10 @@ def test_wearers_refuse_what_does_not_fit():
         Wearers()(home(), np.zeros(5, int), Sizes(), rng)
     with pytest.raises(ValueError, match=r"unseen must leave people of made \(4\), got 4"):
         Wearers(unseen=4)(home(), np.zeros(8, int), Sizes(), rng)
+    uneven = windows("made", [recording(device, person=min(device, 1)) for device in range(4)], window=4, step=2)
+    Wearers()(uneven, np.array([0, 1, 1, 1]), Sizes(4, "whole", "whole"), rng)  # a person with one device
+    with pytest.raises(ValueError, match=r"the people of made, who have 1, 3 devices; got rooms \[0, 0, 1, 1\]"):
+        Wearers()(uneven, np.array([0, 0, 1, 1]), Sizes(), rng)
     with pytest.raises(ValueError, match="unseen must be a whole number"):
         Wearers(unseen=-1)
     digits = parts.find("datasets", "digits")().load(Store())

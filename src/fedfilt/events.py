@@ -278,7 +278,11 @@ def _apply(
         if event.room is not None:
             if rooms is None:
                 raise ValueError(f"events.room {when} needs a graph with rooms")
-            rooms[device] = type(rooms[0])(event.room)
+            if not isinstance(event.room, type(rooms[0])):
+                raise ValueError(
+                    f"events.room {when} must be named like others, such as {rooms[0]!r}, got {event.room!r}"
+                )
+            rooms[device] = event.room
     for device in event.move:  # type: ignore[union-attr]
         others = np.flatnonzero(links[[device]].toarray()[0] * present).tolist()
         words.append(

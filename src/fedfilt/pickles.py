@@ -112,22 +112,29 @@ def read_arrays(file: IO[bytes], name: str, more: tuple[str, ...] = ()) -> Any:
     ValueError: a pickle is refused: it names builtins.print; only arrays of numbers are read
     """
     try:
-        return _plain(_Unpickler(file, more).load())
-    except (pickle.UnpicklingError, RecursionError) as error:
-        raise ValueError(f"{name} is refused: {error or 'it is too deep'}") from error
+        return _plain(_Unpickler(file, more).load(), {})
+    except (pickle.UnpicklingError, RecursionError, MemoryError, OverflowError) as error:
+        raise ValueError(f"{name} is refused: {error or 'it is too deep or too large'}") from error
     except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{name} is damaged: {error or type(error).__name__}") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, done: dict[int, Any]) -> Any:
+    """The value without stand-ins; what stands in it many times is done once, or a small pickle could take for ever."""
+    if id(value) not in done:
+        done[id(value)] = _made(value, done)
+    return done[id(value)]
+
+
+def _made(value: Any, done: dict[int, Any]) -> Any:
     if isinstance(value, _Array):
-        return value.value if isinstance(value.value, np.ndarray) else _plain(value.value)
+        return value.value if isinstance(value.value, np.ndarray) else _plain(value.value, done)
     if isinstance(value, dict):
-        return {_plain(key): _plain(inner) for key, inner in value.items()}
+        return {_plain(key, done): _plain(inner, done) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value))
+        return type(value)(_plain(inner, done) for inner in value)
     if isinstance(value, Frame):
-        value.arguments, value.state = _plain(value.arguments), _plain(value.state)
+        value.arguments, value.state = _plain(value.arguments, done), _plain(value.state, done)
     elif not isinstance(value, str | bytes | int | float | bool | _Stand | None):
         raise pickle.UnpicklingError(f"it holds {type(value).__name__}; only arrays of numbers are read")
     return value

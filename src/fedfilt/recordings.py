@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,12 +32,13 @@ def windows(
     test_share: float = 0.3,
     classes: int | None = None,
     kinds: tuple[str, ...] | None = None,
+    soft: float = 0.0,
 ) -> Samples:
     """Windows (channels, time) of all recordings; the last `test_share` of every device's time is for testing.
 
     The cut is made in the time that a device recorded of a label: windows never cross it. Every channel of a device is
-    scaled to mean 0 and spread 1 over its training windows and cut off at ±10. A window with a sample that is not
-    finite is left out.
+    scaled to mean 0 and spread 1 over its training windows and cut off at ±10; see `softened` for `soft`. A window with
+    a sample that is not finite is left out.
 
     >>> walk = Recording(0, 0, 0, np.arange(20.0).reshape(10, 2))
     >>> samples = windows("made", [walk], window=2, step=1, test_share=0.4)
@@ -46,7 +48,7 @@ def windows(
     check_count("window", window, low=2)
     check_count("step", step)
     check_number("test_share", test_share, low=0, high=0.9)
-    _check(name, recordings)
+    _check(name, recordings, classes)
     found: list[tuple[Array, Recording, bool, int]] = []  # (windows, recording, test, first moment)
     dropped = 0
     for part in _by_device_and_label(recordings):
@@ -61,16 +63,28 @@ def windows(
             cut -= len(recording.signal)
     if dropped:
         log.warning("%s: %d windows with samples that are not finite are left out", name, dropped)
-    return _samples(name, recordings, found, classes, kinds)
+    samples = _samples(name, recordings, found, classes, kinds)
+    return replace(samples, x=softened(samples.x, soft))
 
 
-def _check(name: str, recordings: Sequence[Recording]) -> None:
+def softened(x: Array, soft: float) -> Array:
+    """Loud motions drawn together, so that quiet ones are told apart too: asinh(soft · x); 0 leaves all as it is.
+
+    >>> softened(np.array([0.1, 1.0, 10.0]), 3.0).round(1).tolist()
+    [0.3, 1.8, 4.1]
+    """
+    check_number("soft", soft, low=0)
+    return np.arcsinh(soft * x).astype(x.dtype) if soft else x
+
+
+def _check(name: str, recordings: Sequence[Recording], classes: int | None) -> None:
     if not recordings:
         raise ValueError(f"{name} must have recordings, got none")
     first = recordings[0]
     owner: dict[int, int] = {}
     for recording in recordings:
         who = f"{name}: a recording of device {recording.device}"
+        check_count(f"the label of {who}", recording.label, low=0, high=None if classes is None else classes - 1)
         if recording.signal.ndim != 2 or recording.signal.shape[1] != first.signal.shape[1]:
             raise ValueError(
                 f"{who} must have {first.signal.shape[1]} channels like others, got shape {recording.signal.shape}; "

@@ -31,6 +31,7 @@ class Dsads:
     """
 
     test_share: float = 1 / 3
+    soft: float = 0.0
     sensors: str = "same"
     archive: str = ""
 
@@ -72,7 +73,7 @@ class Dsads:
                 recordings.append(Recording(device, number, activity - 1, signal, 25.0, moment))
         worn = [(number, unit) for number in range(len(people)) for unit in range(len(UNITS))]
         kinds = None if self.sensors == "same" else tuple(kind_of(self.sensors, *place) for place in worn)
-        return windows("dsads", recordings, SEGMENT[0], SEGMENT[0], self.test_share, 19, kinds)
+        return windows("dsads", recordings, SEGMENT[0], SEGMENT[0], self.test_share, 19, kinds, self.soft)
 
 
 def kind_of(sensors: str, person: int, unit: int) -> str:

@@ -41,6 +41,7 @@ class Hapt:
     window: int = 128
     step: int = 64
     test_share: float = 0.3
+    soft: float = 0.0
     transitions: bool = False
 
     files: ClassVar[tuple[DataFile, ...]] = (
@@ -70,4 +71,4 @@ class Hapt:
                 for bout in np.split(np.arange(len(labels)), np.flatnonzero(np.diff(labels)) + 1):
                     if 1 <= (label := labels[bout[0]]) <= self.classes:
                         recordings.append(Recording(number, number, int(label) - 1, held[bout, :-1]))
-        return windows("hapt", recordings, self.window, self.step, self.test_share, self.classes)
+        return windows("hapt", recordings, self.window, self.step, self.test_share, self.classes, soft=self.soft)

@@ -16,6 +16,7 @@ class Watch:
     """Smartwatch exercises: 10 people x 2 arms = 20 devices, 7 exercises, 6 channels at 50 Hz.
 
     Device 2p is the left arm of person p, 2p + 1 the right. The end of every recording is for testing.
+    `soft` is that of `fedfilt.recordings.softened`, as in other recordings.
 
     >>> Watch(window=100).files[0].name
     'watch_dataset.npy'
@@ -24,6 +25,7 @@ class Watch:
     window: int = 100
     step: int = 50
     test_share: float = 0.3
+    soft: float = 0.0
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
@@ -43,4 +45,4 @@ class Watch:
         for signal, label, person, side in zip(held["X"], held["y"], held["subject"], held["side"], strict=True):
             number = people.index(person)
             recordings.append(Recording(2 * number + int(side), number, int(label), signal))
-        return windows("watch", recordings, self.window, self.step, self.test_share)
+        return windows("watch", recordings, self.window, self.step, self.test_share, soft=self.soft)

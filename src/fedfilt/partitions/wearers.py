@@ -34,6 +34,14 @@ class Wearers:
                 f"graph must have {len(devices)} devices, as {samples.name} has with {self.unseen} people unseen, "
                 f"got {len(rooms)}"
             )
+        owners = [samples.writers[samples.devices == device][0] for device in devices]
+        homes = len(np.unique(rooms)), len(set(owners))
+        if homes[0] == homes[1] != len({*zip(np.asarray(rooms).tolist(), owners, strict=True)}):
+            raise ValueError(
+                f"the graph's rooms must be the people of {samples.name}, who have "
+                f"{', '.join(str(owners.count(person)) for person in dict.fromkeys(owners))} devices; "
+                f"got rooms {np.asarray(rooms).tolist()}"
+            )
         numbers = sizes.draw(len(devices), rng)
         train, local, spare = [], [], []
         for device, number in zip(devices, numbers, strict=True):
