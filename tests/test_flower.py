@@ -771,7 +771,7 @@ def test_strategy_refuses_settings_that_make_no_sense():
 
 def _quickstart():
     sys.path.insert(0, str(ROOT / "examples" / "flower_quickstart"))
-    return importlib.import_module("quickstart.client_app").app
+    return importlib.import_module("flower_app.client_app").app
 
 
 @pytest.mark.parametrize("strategy", ["GFedFilt", "FedAvg"])
@@ -780,7 +780,7 @@ def test_the_quickstart_differs_from_a_plain_flower_app_in_two_lines(tmp_path, m
     folder = ROOT / "examples" / "flower_quickstart"
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(folder))
-    code = (folder / "quickstart" / "server_app.py").read_text()
+    code = (folder / "flower_app" / "server_app.py").read_text()
     changes = [
         line[1:] for line in (folder / "README.md").read_text().splitlines() if line[:2] in ("+f", "-f", "+ ", "- ")
     ]

@@ -5,7 +5,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedfilt.flower import GFedFilt
-from quickstart.task import make_model
+from flower_app.task import make_model
 
 app = ServerApp()
 

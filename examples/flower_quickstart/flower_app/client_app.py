@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quickstart.task import load_data, make_model, test, train
+from flower_app.task import load_data, make_model, test, train
 
 app = ClientApp()
 
