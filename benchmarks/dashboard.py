@@ -10,6 +10,7 @@ import json
 import platform
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -147,6 +148,7 @@ def first_view(browser, folder, times=5):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing goes on after it
     if BROWSER is None:
         sys.exit("needs Chrome or Chromium")
     blocks = int(sys.argv[1]) if len(sys.argv) > 1 else 8
