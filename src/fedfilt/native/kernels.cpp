@@ -409,10 +409,11 @@ void Model::fill(Int place, const Samples& samples, Int which) {
 
 // Which pixels of the first layer see anything but zeros: what is not zero grows to the left and up by the kernel's size
 void Model::look(Int place, uint8_t* lit) {
+  if (!dark) return;
   const ConvolutionLayer& c = conv[0];
   const float* x = input[0] + place * picture;
   uint8_t* any = grown;
-  const Int all = lights ? picture : 0, line = c.width * c.stored;
+  const Int all = picture, line = c.width * c.stored;
   for (Int i = 0; i < all; i++) any[i] = x[i] != 0;
   for (Int k = 1; k < c.span; k++)
     for (Int i = 0; i < all; i++) any[i] |= any[i + 1];
