@@ -298,7 +298,7 @@ def check_intruders(building, intruders):
         "wrong authority": "CERTIFICATE_VERIFY_FAILED",
         "unregistered key": "Failed to activate SuperNode",
         "copied key": "Failed to activate SuperNode",
-        "plaintext": "Server disconnected without sending a response",
+        "plaintext": "Failed to initialize the connection to the SuperLink",  # closed or reset, as it happens
     }
     for name, reason in reasons.items():
         folder, process = intruders[name]
