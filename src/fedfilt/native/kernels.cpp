@@ -853,15 +853,16 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
   Array<double> means, lacks;
   if (!work.make(blocks * f.count * BLOCK) || !means.make(f.components * BLOCK) || !lacks.make(f.components * BLOCK))
     return no_memory;
-  const auto fetch = [&](const T* y, const int32_t* place) {  // into the cache, before it is wanted
-    for (Int line = 0; line < BLOCK * (Int)sizeof(T); line += 64)
-      __builtin_prefetch((const char*)(y + (Int)*place * BLOCK) + line);
+  const auto fetch = [](const void* what, Int bytes) {  // into the cache, before it is wanted
+    for (Int line = 0; line < bytes; line += 64) __builtin_prefetch((const char*)what + line);
   };
   for (Int first = 0; first < columns; first += blocks * BLOCK) {
     const Int width = least(blocks * BLOCK, columns - first);
-    for (Int p = 0; p < f.count; p++)
+    for (Int p = 0; p < f.count; p++) {
+      if (p + AHEAD < f.count) fetch(x + f.device[p + AHEAD] * x_stride + first, width * (Int)sizeof(S));
       for (Int i = 0; i < width; i++)
         work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK] = (T)x[f.device[p] * x_stride + first + i];
+    }
     for (Int block = 0; block * BLOCK < width; block++) {
       T* y = work + block * f.count * BLOCK;
       const auto row = [&](Int p, Int n) -> Kept& { return *(Kept*)(y + p * BLOCK + n * LANES); };
@@ -878,7 +879,7 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
         for (Int n = 0; n < REGISTERS; n++)
           value[n] = f.scale[p] * (wide(p, n) - f.lowest[p] * part(means, p, n));
         for (; k < f.lower_start[p + 1]; k++) {
-          if (k + AHEAD < f.lower_start[f.count]) fetch(y, f.lower_place + k + AHEAD);
+          if (k + AHEAD < f.lower_start[f.count]) fetch(y + (Int)f.lower_place[k + AHEAD] * BLOCK, BLOCK * sizeof(T));
           for (Int n = 0; n < REGISTERS; n++) value[n] -= (double)lower[k] * wide(f.lower_place[k], n);
         }
         for (Int n = 0; n < REGISTERS; n++) row(p, n) = __builtin_convertvector(value[n], Kept);
@@ -887,7 +888,7 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
         Lanes value[REGISTERS];
         for (Int n = 0; n < REGISTERS; n++) value[n] = wide(p, n);
         for (; k >= f.upper_start[p]; k--) {
-          if (k >= AHEAD) fetch(y, f.upper_place + k - AHEAD);
+          if (k >= AHEAD) fetch(y + (Int)f.upper_place[k - AHEAD] * BLOCK, BLOCK * sizeof(T));
           for (Int n = 0; n < REGISTERS; n++) value[n] -= (double)upper[k] * wide(f.upper_place[k], n);
         }
         for (Int n = 0; n < REGISTERS; n++) {
@@ -902,12 +903,14 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
           row(p, n) = __builtin_convertvector(f.share * (rest + f.lowest[p] * part(means, p, n)), Kept);
         }
     }
-    for (Int p = 0; p < f.count; p++)
+    for (Int p = 0; p < f.count; p++) {
+      if (p + AHEAD < f.count) fetch(out + f.device[p + AHEAD] * out_stride + first, width * (Int)sizeof(S));
       for (Int i = 0; i < width; i++) {
-        const double own = f.constant * (double)x[f.device[p] * x_stride + first + i];
+        const double own = f.constant != 0 ? f.constant * (double)x[f.device[p] * x_stride + first + i] : 0;
         const double rest = (double)work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK];
         out[f.device[p] * out_stride + first + i] = (S)(own + rest);
       }
+    }
   }
   return fine;
 }
