@@ -1,15 +1,25 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from fedfilt import Graph
+from fedfilt import Graph, parts
+from fedfilt.store import DataMissing, Store
 
 settings.register_profile(
     "fedfilt", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("fedfilt")
 torch.set_num_threads(1)  # the tests run in one process per core
+
+
+def real(name, **options):
+    """The samples of a real data set; a test that needs one has nothing to test where it cannot be had."""
+    try:
+        return parts.find("datasets", name)(**options).load(Store())
+    except DataMissing as error:
+        pytest.skip(f"no network and no copy of {name}: {str(error)[:80]}")
 
 
 @st.composite

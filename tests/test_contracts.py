@@ -31,7 +31,7 @@ def test_part_is_documented_frozen_and_picklable(kind, name):
     part = build(kind, name)
     assert type(part).__doc__
     assert ">>>" in type(part).__doc__, "show one runnable example"
-    assert pickle.loads(pickle.dumps(part)) == part
+    assert pickle.loads(pickle.dumps(part)) == part  # as it travels to the workers of this machine
     assert hash(part) == hash(build(kind, name))
     with pytest.raises(AttributeError):
         part.anything = 1

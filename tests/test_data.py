@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import real
 from fedfilt import Graph, parts
 from fedfilt.data import FederatedData, Samples, Sizes, parse_idx, split
 from fedfilt.datasets.emnist import Emnist
@@ -164,16 +165,9 @@ def test_data_set_is_documented_and_names_checked_files(name):
     assert kind() == kind()
 
 
-def get(name):
-    try:
-        return parts.find("datasets", name)().load(Store())
-    except DataMissing as error:
-        pytest.skip(f"no network and no copy of {name}: {str(error)[:80]}")
-
-
 @pytest.fixture(scope="session")
 def mnist():
-    return get("mnist")
+    return real("mnist")
 
 
 def test_mnist_is_the_real_thing(mnist):
@@ -184,7 +178,7 @@ def test_mnist_is_the_real_thing(mnist):
 
 
 def test_mnist_by_writer():
-    samples = get("mnist_writers")
+    samples = real("mnist_writers")
     assert len(np.unique(samples.writers[~samples.test])) == 539
     assert not set(samples.writers[samples.test]) & set(samples.writers[~samples.test])
 

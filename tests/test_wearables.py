@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import real
 from fedfilt import parts
 from fedfilt.data import Sizes
 from fedfilt.datasets import Dsads, Hapt, Watch
@@ -21,13 +22,6 @@ from fedfilt.partitions import Wearers
 from fedfilt.pickles import frame_columns, read_arrays, read_npy_dict
 from fedfilt.recordings import Recording, windows
 from fedfilt.store import DataFile, DataMissing, Package, Store
-
-
-def get(name, **options):
-    try:
-        return parts.find("datasets", name)(**options).load(Store())
-    except DataMissing as error:
-        pytest.skip(f"no network and no copy of {name}: {str(error)[:80]}")
 
 
 def recording(device=0, label=0, length=40, person=None, channels=2, **options):
@@ -138,7 +132,7 @@ def test_a_source_archive_is_opened_and_its_set_up_code_never_run(tmp_path, monk
 
 
 def test_watch_is_twenty_devices_with_seven_exercises():
-    samples = get("watch")
+    samples = real("watch")
     assert samples.x.shape[1:] == (6, 100)
     assert samples.classes == 7
     for device in range(20):
@@ -150,17 +144,17 @@ def test_watch_is_twenty_devices_with_seven_exercises():
 
 def test_hapt_is_thirty_phones_and_needs_no_pandas():
     before = "pandas" in sys.modules
-    samples = get("hapt")
+    samples = real("hapt")
     assert ("pandas" in sys.modules) == before
     assert samples.x.shape[1:] == (6, 128)
     assert len(np.unique(samples.devices)) == 30
     assert np.bincount(samples.y).min() > 1000
-    more = get("hapt", transitions=True, window=64, step=32)
+    more = real("hapt", transitions=True, window=64, step=32)
     assert set(more.y) == set(range(12))
 
 
 def test_dsads_is_five_units_on_eight_people_at_the_same_moments():
-    samples = get("dsads")
+    samples = real("dsads")
     assert samples.x.shape == (8 * 5 * 19 * 15, 9, 125)
     moments, seen = np.unique(samples.moments, return_counts=True)
     assert (seen == 5).all()
@@ -173,7 +167,7 @@ def test_dsads_is_five_units_on_eight_people_at_the_same_moments():
 
 
 def test_dsads_with_unlike_sensors_zeroes_what_a_kind_does_not_measure():
-    samples = get("dsads", sensors="unlike")
+    samples = real("dsads", sensors="unlike")
     assert samples.kinds[:5] == ("phone", "watch", "watch", "unit", "unit")
     for device, channels in enumerate([6, 3, 3, 9, 9]):
         own = samples.x[samples.devices == device]
@@ -182,7 +176,7 @@ def test_dsads_with_unlike_sensors_zeroes_what_a_kind_does_not_measure():
 
 
 def test_dsads_with_mixed_sensors_has_every_kind_in_every_home_and_place():
-    samples = get("dsads", sensors="mixed")
+    samples = real("dsads", sensors="mixed")
     kinds = np.array(samples.kinds).reshape(8, 5)
     for group in (*kinds, *kinds.T):
         assert set(group) == {"watch", "phone", "unit"}

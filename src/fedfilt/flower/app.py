@@ -86,7 +86,7 @@ def _main(grid: Grid, context: Context) -> None:
     guard_replies()
     try:
         _play(grid, context)
-    except Exception:
+    except Exception:  # whatever it was belongs in run.log too; it is raised again
         log.exception("the run ends here; a new one goes on from its last checkpoint")
         raise
     finally:

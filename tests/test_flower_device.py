@@ -1,0 +1,222 @@
+"""The side of a device: what it keeps, which orders it takes; and how the server knows who is who."""
+
+import asyncio
+import copy
+import datetime
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+
+from fedfilt.checkpoint import BadCheckpoint, load_state, save_state
+from fedfilt.config import from_table
+from fedfilt.flower import device, messages
+from fedfilt.flower.deploy import Registered
+from fedfilt.flower.nodes import Nodes
+from fedfilt.flower.simulation import running_grid
+from fedfilt.rounds import Job, Plan, State
+from fedfilt.runs import Run
+from fedfilt.train import Trainer
+from test_flower import TABLE
+
+
+@pytest.fixture(scope="module")
+def run():
+    return Run(from_table(TABLE))
+
+
+# --- the device ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def desk(run):
+    config = run.config
+    trainer = Trainer(run.module, config.training, run.data.x.shape[1:])
+    return device.Desk(trainer, config.sparsifier, config.seed, run.data.classes)
+
+
+def train(desk, run, folder, round, accepted, number=1):
+    row = run.start().models[number]
+    order = messages.train_order("r", Job(round, number, row, Plan(1, 1.0, 0.2), accepted=accepted))
+    content = device.train_reply(order, desk, lambda i: device.dealt(run.data, i), folder)
+    record = content.config_records[messages.RECORD]
+    return record["update"], record["lost"]
+
+
+def test_what_a_device_keeps_moves_on_only_when_the_server_says_so(desk, run, tmp_path):
+    first, _ = train(desk, run, tmp_path, 0, 0)
+    second, lost = train(desk, run, tmp_path, 1, 1)  # round 1 was accepted: its rest is in this update
+    assert not lost
+    assert train(desk, run, tmp_path, 1, 1) == (second, False)  # asked again after a crash of the server: same bytes
+    unlike, _ = train(desk, run, tmp_path, 1, 0)  # round 1 was not accepted after all: its rest is not
+    assert unlike != second
+    assert train(desk, run, tmp_path, 0, 0) == (first, False)
+    train(desk, run, tmp_path, 1, 1)
+    train(desk, run, tmp_path, 2, 1)  # round 2 was late
+    train(desk, run, tmp_path, 3, 1)
+    assert sorted(path.name for path in tmp_path.glob("left-*")) == ["left-1.safetensors", "left-4.safetensors"]
+
+
+def test_a_device_without_its_disk_says_so_and_goes_on(desk, run, tmp_path):
+    first, _ = train(desk, run, tmp_path / "a", 1, 0)
+    assert train(desk, run, tmp_path / "b", 1, 1) == (first, True)
+    (tmp_path / "b" / "left-2.safetensors").write_bytes(b"damaged")
+    assert train(desk, run, tmp_path / "b", 2, 2)[1]
+
+
+def test_a_device_refuses_bad_orders(desk, run, tmp_path):
+    row = run.start().models[0]
+    good = dict(messages.train_order("r", Job(0, 0, row, Plan(1))).config_records[messages.RECORD])
+    samples = lambda i: device.dealt(run.data, i)  # noqa: E731
+    for change, reason in [
+        ({"row": b"123"}, "row must be"),
+        ({"row": np.full(len(row), np.nan, "<f4").tobytes()}, "row must be finite"),
+        ({"epochs": -1}, "epochs must be from 1"),
+        ({"density": 2.0}, "density must be from 0 to 1"),
+        ({"device": 9}, "device must be from 0 to 3, got 9"),
+        ({"accepted": "1"}, "accepted must be int"),
+    ]:
+        order = RecordDict({messages.RECORD: ConfigRecord(good | change)})
+        with pytest.raises(messages.BadMessage, match=reason):
+            device.train_reply(order, desk, samples, tmp_path)
+    with pytest.raises(messages.BadMessage, match="must hold one record"):
+        device.train_reply(RecordDict({}), desk, samples, tmp_path)
+
+
+def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
+    calls = []
+
+    def data():
+        calls.append(1)
+        return run.data
+
+    first = device.kept_samples(tmp_path, "p", 2, data)
+    again = device.kept_samples(tmp_path, "p", 2, data)
+    assert len(calls) == 1
+    assert all((first[name] == again[name]).all() for name in first)
+    device.kept_samples(tmp_path, "other", 2, data)
+    assert len(calls) == 2
+    kind = device.kept_kind(tmp_path, "other")
+    assert (kind.classes, kind.x.shape[1:]) == (10, (1, 8, 8))
+    assert device.kept_kind(tmp_path, "p") is None
+    order = messages.test_order("r", 3, 2, run.start().models[2])
+    device.test_reply(order, desk, lambda i: first, tmp_path)
+    from safetensors.torch import load_file
+
+    copy.deepcopy(run.module).load_state_dict(load_file(tmp_path / "model.safetensors"))
+
+
+def test_what_was_accepted_is_in_the_checkpoint(tmp_path):
+    path = tmp_path / "state.safetensors"
+    save_state(path, State(3, np.ones((2, 5), np.float32), None, np.array([3, 1])), "abc")
+    assert load_state(path, "abc", (2, 5)).accepted.tolist() == [3, 1]
+    save_state(path, State(3, np.ones((2, 5), np.float32), None, np.array([3, 1, 2])), "abc")
+    with pytest.raises(BadCheckpoint, match="what was accepted"):
+        load_state(path, "abc", (2, 5))
+
+
+# --- who is who ----------------------------------------------------------------------------------------------------
+
+
+class Listed:
+    def __init__(self, *nodes):
+        self._nodes = nodes
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=number, public_key=key, name=name) for number, key, name in self._nodes]
+
+
+def test_a_row_belongs_to_a_key_and_to_nothing_else(caplog):
+    known = [Registered("a", b"key a"), Registered("b", b"key b")]
+    found = Nodes(Listed((7, b"key b", "b"), (8, b"key c", "a"), (9, b"key a", "b")), 2, known).online()
+    assert found == {1: 7}  # 8 has the name but not the key, 9 the key under a wrong name
+    assert "node 8 ('a') does not hold the key of a device; it is left out" in caplog.text
+    with pytest.raises(ValueError, match="one registered device per row"):
+        Nodes(Listed(), 3, known)
+
+
+def _claims():
+    app = ClientApp()
+
+    @app.query()
+    def _query(message: Message, context: Context) -> Message:
+        return Message(messages.who_reply(min(context.node_config["partition-id"], 2)), reply_to=message)
+
+    return app
+
+
+def test_a_number_is_given_once(caplog):
+    with running_grid(_claims, 4) as grid:
+        assert sorted(Nodes(grid, 4).online()) == [0, 1, 2]
+    assert "says to be device 2, which another node is" in caplog.text
+
+
+def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monkeypatch):
+    from flwr.superlink import extensions
+    from flwr.superlink.main import create_app
+    from starlette.middleware import Middleware
+
+    from fedfilt.flower.superlink import Guard
+
+    monkeypatch.setattr(extensions, "get_middleware", lambda: (Middleware(Guard, most_bytes=1000),))
+    app = create_app()
+
+    def post(path, client, content=b""):
+        async def ask():
+            transport = httpx.ASGITransport(app=app, client=(client, 5000))
+            async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.1") as caller:
+                return await caller.post(path, content=content)
+
+        return asyncio.run(ask())
+
+    orders = ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs", "/v1/fleet")
+    for path in orders:
+        for stranger in ("192.168.1.7", "8.8.8.8", "::ffff:10.0.0.9", "nonsense"):
+            reply = post(path, stranger)
+            assert reply.status_code == 403, (path, stranger)
+            assert "only the machine of the SuperLink" in reply.text
+    for path, friend in (("/v1/control/list-runs", "127.0.0.1"), ("/v1/control/list-runs", "10.0.0.1")):
+        assert post(path, friend).status_code != 403
+    fleet = "/v1/fleet/pull-messages"
+    assert post(fleet, "192.168.1.7", b"x" * 1000).status_code not in (403, 413)
+    assert post("/v1/fleet/../control/start-run", "192.168.1.7").status_code in (403, 404)
+    assert post("/v1/fleet/%2e%2e/control/start-run", "192.168.1.7").status_code in (403, 404)
+
+    async def parts():
+        yield b"x"
+
+    for content in (b"x" * 1001, parts()):  # the second does not say how long it is
+        reply = post(fleet, "192.168.1.7", content)
+        assert reply.status_code == 413
+        assert "at most 1000 bytes" in reply.text
+
+
+@pytest.mark.parametrize("seconds", [(290, 55), (310, 0), (290, 65)])
+def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
+    from flwr.proto.task_pb2 import Task, TaskStatus
+    from flwr.supercore.corestate import in_memory_corestate, sql_corestate
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    from fedfilt.flower.supernode import be_patient
+
+    for module in (in_memory_corestate, sql_corestate):
+        for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
+            monkeypatch.setattr(module, name, getattr(module, name))  # to be as before afterwards
+    clock = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)]
+    monkeypatch.setattr(in_memory_corestate, "now", lambda: clock[0])
+    be_patient()
+    state = NodeStateFactory(ObjectStoreFactory()).state()
+    state.task_store[5] = Task(task_id=5, run_id=1, status=TaskStatus(status="pending"))
+    assert state.claim_task(5)
+    start, silence = seconds
+    clock[0] += datetime.timedelta(seconds=start)
+    assert state.activate_task(5) == (start < 300)
+    clock[0] += datetime.timedelta(seconds=silence)
+    assert state.acknowledge_task_heartbeat(5) == (start < 300 and silence < 60)
