@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOME = Path("src/fedfilt/native")
-NAMES = ("core.cpp", "kernels.cpp", "kernels.h")
+HEADERS = sorted(map(str, HOME.glob("*.h")))
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -27,7 +27,9 @@ LEVELS = {
 
 def sources():
     """A fingerprint of the sources: the package refuses a library that was built from others."""
-    return hashlib.sha256(b"".join((HOME / name).read_bytes() for name in NAMES)).hexdigest()
+    return hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted([*HOME.glob("*.cpp"), *HOME.glob("*.h")]))
+    ).hexdigest()
 
 
 class BuildLevels(build_ext):
@@ -57,7 +59,7 @@ class BuildLevels(build_ext):
 core = Extension(
     "fedfilt.native.core",
     sources=[str(HOME / "core.cpp"), str(HOME / "kernels.cpp")],
-    depends=[str(HOME / "kernels.h")],
+    depends=HEADERS,
     language="c++",
     optional=True,
 )

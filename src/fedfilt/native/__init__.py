@@ -125,10 +125,9 @@ def _library() -> ctypes.CDLL | str:
 
 def _sources() -> str:
     """Fingerprint of the sources beside this file, where they are there; see setup.py."""
-    files = [Path(__file__).with_name(name) for name in ("core.cpp", "kernels.cpp", "kernels.h")]
-    if not all(file.exists() for file in files):
-        return ""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    home = Path(__file__).parent
+    files = sorted([*home.glob("*.cpp"), *home.glob("*.h")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
 
 
 def available() -> tuple[str, ...]:

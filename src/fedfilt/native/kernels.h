@@ -45,7 +45,7 @@ struct Factor {
   const void *lower, *upper;  // of the precision in which numbers are kept
   const double* diagonal;
   const int32_t *device, *component;            // of each row of the factor
-  const double *scale, *sense, *pull, *lowest;  // of each row; see solve() in kernels.cpp
+  const double *scale, *sense, *pull, *lowest;  // of each row; see solve() in filtering.h
   double constant, share;
 };
 

@@ -1,0 +1,98 @@
+// From samples to logits and losses.
+// Included by kernels.cpp, inside its namespace.
+
+// The pixels of each block of samples that see something, in a row (`seeing`); the rows of each window's pixels among
+// them (`seen`); all the others share one row after the last.
+void Model::find_light(Int count) {
+  const ConvolutionLayer& c = conv[0];
+  for (Int first = 0; first < count; first += c.at_once) {
+    const Int at = first * lights, all = least(c.at_once, count - first) * lights;
+    const uint8_t* lit = bright + at;
+    const int32_t *pixel = c.pixel, *member = c.member;
+    int32_t *row = seeing + at, *to = slot, *found = seen + at, n = 0;
+    for (Int p = 0; p < all; p++) {
+      row[n] = pixel[p];
+      to[p] = lit[p] ? n : (int32_t)(c.at_once * lights);
+      n += lit[p];
+    }
+    for (Int p = 0; p < all; p++) found[p] = to[member[p]];
+    seeing_count[first] = n;
+  }
+}
+
+// h[window][o] = max(0, max over the window of z[pixel][o]); choice remembers the first largest, as torch does
+void Model::pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice,
+                         Int count) {
+  const Int outputs = up(c.shape.outputs, WIDTH);
+  for (Int i = 0; i < count; i++)
+    for (Int w = 0; w < c.windows; w++) {
+      const int32_t* member = members + (i * c.windows + w) * c.pool;
+      float* to = out + i * c.next + c.target[w];
+      int32_t* chosen = choice + (i * c.windows + w) * c.columns;
+      for (Int o = 0; o < outputs; o += WIDTH) {
+        Vector largest = load(z + member[0] * c.columns + o);
+        Mask where = {};
+        for (Int j = 1; j < c.pool; j++) {
+          const Vector value = load(z + member[j] * c.columns + o);
+          const Mask larger = (value > largest) | (value != value);
+          largest = larger ? value : largest;
+          where = larger ? Mask{} + (int32_t)j : where;
+        }
+        store(to + o, largest < 0 ? Vector{} : largest);
+        store(chosen + o, where);
+      }
+    }
+}
+
+const float* Model::forward(Int count) {
+  if (dark) find_light(count);
+  for (Int l = 0; l < net.convolutions; l++) {
+    ConvolutionLayer& c = conv[l];
+    const bool some = dark && !l;  // only pixels that see something; the others are worth the bias
+    if (some) std::memcpy(unpooled + c.at_once * c.pixels * c.columns, weights + c.bias, c.columns * sizeof(float));
+    for (Int first = 0; first < count; first += c.at_once) {
+      const Int samples = least(c.at_once, count - first);
+      const float* b = l ? c.panels.data : weights + c.weight;
+      for (Int g = 0; g < c.group_count; g++) {
+        const Group& group = c.groups[g];
+        const Int at = group.first * c.at_once, line = c.shape.kernel[1] * c.channels;
+        const bool whole = group.high[1] - group.low[1] == c.shape.kernel[1];  // all rows of the kernel in one go
+        for (Int y = group.low[0]; y < group.high[0]; y += whole ? group.high[0] - y : 1) {
+          const Int tap = y * line + group.low[1] * c.channels;
+          const Int taps = whole ? (group.high[0] - y) * line : (group.high[1] - group.low[1]) * c.channels;
+          multiply({input[l] + first * c.picture, some ? seeing + first * lights : c.pixel + at, c.tap + tap,
+                    some ? seeing_count[first] : samples * group.pixels, taps,
+                    b + tap * PANEL, PANEL, c.taps * PANEL, unpooled + at * c.columns, c.columns, PANEL,
+                    c.shape.outputs, weights + c.bias, y > group.low[0], false});
+        }
+      }
+      pool_forward(c, unpooled, some ? seen + first * lights : c.member, input[l + 1] + first * c.next,
+                   c.choice + first * c.windows * c.columns, samples);
+    }
+  }
+  for (Int l = 0; l < net.denses; l++) {
+    const DenseLayer& d = dense[l];
+    const Int at = net.convolutions + l;
+    multiply({input[at], d.sample, counting, count, d.inputs, weights + d.weight, PANEL, d.inputs * PANEL, input[at + 1],
+              d.columns, PANEL, d.shape.outputs, weights + d.bias, false, l + 1 < net.denses});
+  }
+  return input[net.convolutions + net.denses];
+}
+
+// -log softmax(z)[label]; its gradient is softmax(z) - e_label. Not finite if any logit is not.
+double Model::loss_of(Int sample, Int label, float* gradient) const {
+  const float* z = input[net.convolutions + net.denses] + sample * logits_stride();
+  const Int count = classes();
+  float largest = z[0], sum = 0, check = 0;
+  for (Int k = 1; k < count; k++) largest = z[k] > largest ? z[k] : largest;
+  for (Int k = 0; k < count; k++) {
+    const float e = std::exp(z[k] - largest);
+    sum += e, check += 0 * z[k];
+    if (gradient) gradient[k] = e;
+  }
+  if (gradient) {
+    for (Int k = 0; k < count; k++) gradient[k] /= sum;
+    gradient[label] -= 1;
+  }
+  return (double)std::log(sum) - (z[label] - largest) + check;
+}

@@ -1,0 +1,68 @@
+// One device trains, or is tested.
+// Included by kernels.cpp, inside its namespace.
+
+int train(const Network& net, float* row, const Samples& samples, const Training& training, double* loss) {
+  const Int batch = least(training.batch, samples.count);
+  Model model(net, batch, samples);
+  Array<float> prepared;
+  Array<uint8_t> lit;
+  Array<Int> labels;
+  if (!model.make(&training) || !prepared.make(samples.count * model.picture) || !lit.make(samples.count * model.lights) ||
+      !labels.make(batch))
+    return no_memory;
+  model.pack(row);
+  if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
+  if (training.proximal != 0) {
+    if (!model.start.make(model.parameters)) return no_memory;
+    std::memcpy(model.start, model.weights, model.parameters * sizeof(float));
+  }
+  for (Int i = 0; i < samples.count; i++) {
+    model.fill(0, samples, i);
+    std::memcpy(prepared + i * model.picture, model.input[0], model.picture * sizeof(float));
+    model.look(0, lit + i * model.lights);
+  }
+  double sum = NAN;
+  for (Int epoch = 0; epoch < training.epochs; epoch++) {
+    const Int* order = training.order + epoch * samples.count;
+    sum = 0;
+    for (Int first = 0; first < samples.count; first += batch) {
+      const Int count = least(batch, samples.count - first);
+      for (Int i = 0; i < count; i++) {
+        model.put(i, prepared + order[first + i] * model.picture, lit + order[first + i] * model.lights);
+        labels[i] = samples.labels[order[first + i]];
+      }
+      sum += model.step(labels, count, training);
+      if (!std::isfinite(sum)) return diverged;
+    }
+  }
+  model.unpack(row);
+  *loss = sum / (double)samples.count;
+  for (Int i = 0; i < net.parameters; i++)
+    if (!std::isfinite(row[i])) return diverged;
+  return fine;
+}
+
+// counts[label][guess] += 1 for every sample, loss += its loss
+int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
+  const Int batch = least(64, most(samples.count, 1));
+  Model model(net, batch, samples);
+  if (!model.make(nullptr)) return no_memory;
+  model.pack(row);
+  for (Int first = 0; first < samples.count; first += batch) {
+    const Int count = least(batch, samples.count - first);
+    for (Int i = 0; i < count; i++) {
+      model.fill(i, samples, first + i);
+      model.look(i, model.bright + i * model.lights);
+    }
+    const float* logits = model.forward(count);
+    for (Int i = 0; i < count; i++, logits += model.logits_stride()) {
+      const Int label = samples.labels[first + i];
+      Int guess = 0;
+      for (Int k = 1; k < model.classes(); k++)
+        if (!(logits[k] <= logits[guess]) && logits[guess] == logits[guess]) guess = k;
+      counts[label * model.classes() + guess]++;
+      *loss += model.loss_of(i, label, nullptr);
+    }
+  }
+  return fine;
+}
