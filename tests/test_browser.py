@@ -237,7 +237,8 @@ def test_a_run_is_watched_asked_looked_back_stopped_and_resumed(training, new_pa
         titled(page, "device-curve", "device 7")
         columns = run.columns(5)
         plan = page.inner_text("#plan")
-        assert f"{columns['epochs'][7]} epochs on {columns['data_fraction'][7]:.0%} of its data" in plan
+        epochs = "1 epoch" if columns["epochs"][7] == 1 else f"{columns['epochs'][7]} epochs"
+        assert f"{epochs} on {columns['data_fraction'][7]:.0%} of its data" in plan
         assert f"{run.accuracies('local', 5)[7]:.1%}" in plan
         assert f"{columns['bytes'][7]:,} bytes" in plan
         shares = sharing.shares(run, None, 5)[7]

@@ -228,11 +228,12 @@ def plan(run: Records | None, device: int, number: int | None) -> Any:
         return format(values[device], form) if isinstance(values, list) and device < len(values) else "–"
 
     rooms = None if run.graph is None else run.graph.rooms
+    epochs = cell("epochs", "d")
     samples = run.weights()
     rows = {
         "room": "–" if rooms is None or device >= len(rooms) else str(rooms[device]),
         "samples": "–" if samples is None or device >= len(samples) else f"{samples[device]:.0f}",
-        "plan": f"{cell('epochs', 'd')} epochs on {cell('data_fraction', '.0%')} of its data, "
+        "plan": f"{epochs} epoch{'s' * (epochs != '1')} on {cell('data_fraction', '.0%')} of its data, "
         f"sends {cell('density', '.1%')}",
         "outcome": cell("outcome", "") or "–",
         "time": f"{cell('compute_seconds', '.3g')} s computing, {cell('send_seconds', '.3g')} s sending, "

@@ -8,27 +8,34 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from fedfilt.checks import Array
+from fedfilt.figures.style import look
 from fedfilt.graph import Graph
+from fedfilt.paper._printed import WORDS
 
 COLOURS = ["#000000", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9"]
 
 
 def curves(panels: Mapping[str, Mapping[str, Array]], axis: str, columns: int = 2, low: float | None = None) -> Any:
-    """A panel per title with a curve per name: (round, mean over seeds, each seed ...), the seeds' range as a band."""
+    """A panel per title with a curve per rule: (round, mean over seeds, each seed ...), the seeds' range as a band.
+
+    A rule may be followed by where it was tried, as in "mu=10, Setup 2": the second place is drawn in dots.
+    """
     rows = -(-len(panels) // columns)
     figure = make_subplots(rows, min(columns, len(panels)), subplot_titles=list(panels), vertical_spacing=0.12)
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    places = list(dict.fromkeys(name.partition(", ")[2] for lines in panels.values() for name in lines))
     for panel, lines in enumerate(panels.values()):
         place = {"row": panel // columns + 1, "col": panel % columns + 1}
         for name, points in lines.items():
-            colour = COLOURS[names.index(name) % len(COLOURS)]
+            rule, _, where = name.partition(", ")
+            colour, dash, _ = look(rule)
+            dash = dash if len(places) == 1 else ("solid", "dot")[places.index(where)]
             least, most = (points[:, 2:].min(axis=1), points[:, 2:].max(axis=1)) if len(points) else ([], [])
             x = np.concatenate([points[:, 0], points[::-1, 0]])
             band = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}, "mode": "lines"}
             band |= {"hoverinfo": "skip", "showlegend": False, "legendgroup": name}
             figure.add_trace(go.Scatter(x=x, y=np.concatenate([most, least[::-1]]), **band), **place)
-            shown = {"name": name, "legendgroup": name, "showlegend": panel == 0}
-            line = {"color": colour, "width": 2}
+            shown = {"name": name.replace(rule, WORDS[rule]), "legendgroup": name, "showlegend": panel == 0}
+            line = {"color": colour, "width": 2, "dash": dash}
             figure.add_trace(go.Scatter(x=points[:, 0], y=points[:, 1], mode="lines", line=line, **shown), **place)
     figure.update_xaxes(title="round")
     figure.update_yaxes(title=axis, range=None if low is None else [low, None])
@@ -43,8 +50,12 @@ def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
     x = np.linspace(0, float(graph.frequencies[-1]) * 1.02, 400)
     for frequency in graph.frequencies:
         figure.add_vline(x=float(frequency), line={"color": "#BBBBBB", "width": 1})
-    for mu, colour in zip(strengths, COLOURS, strict=False):
-        line = {"color": colour, "width": 4 if mu == mark else 1.5}
+    for mu in strengths:
+        line = {
+            "color": look(f"mu={mu}").colour,
+            "dash": "dot" if mu == mark else "solid",
+            "width": 4 if mu == mark else 1.5,
+        }
         figure.add_trace(go.Scatter(x=x, y=1 / (1 + mu * x), name=f"μ = {mu:g}", mode="lines", line=line))
     figure.update_xaxes(title="graph frequency λ", showgrid=False)
     figure.update_yaxes(title="response h(λ)", range=[0, 1.03])

@@ -36,7 +36,7 @@ def make(results: Results) -> Item:
             lines = {}
             for rule in TABLE:
                 points = results.curve(Case(data, rule, results.scope.small, results.scope.rounds), test)
-                lines[WORDS[rule]] = points
+                lines[rule] = points
                 if not len(points):
                     return Item(NOTHING)
                 middle = points[np.searchsorted(points[:, 0], points[-1, 0] / 2)]

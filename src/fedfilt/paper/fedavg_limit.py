@@ -47,7 +47,7 @@ def make(results: Results) -> Item:
     lines = {}
     for rule in RULES:
         case = Case("writers", rule, results.scope.small, results.scope.rounds)
-        lines[WORDS[rule]] = results.curve(case, "global")
+        lines[rule] = results.curve(case, "global")
     figures["fedavg_limit"] = curves({"digits by writer, global test": lines}, "accuracy, %")
     text = table(
         ["data", "FedAvg, global", "μ = 10⁴, global", "largest difference on any tested round of any seed"], rows

@@ -42,7 +42,7 @@ def make(results: Results) -> Item:
             row = [signal, WORDS[rule], f"{printed[0][0]:.1f} / {printed[1][0]:.1f}"]
             row += [spread(results.values(case, test, "mean").values()) for test in ("local", "global")]
             rows.append([*row, f"{printed[1][1]:.2f}", spread(results.values(case, "global", "std").values(), 2)])
-            lines[WORDS[rule]] = results.curve(case, "global", "std")
+            lines[rule] = results.curve(case, "global", "std")
         panels[f"{signal} filtered"] = lines
     head = [
         "filtered",

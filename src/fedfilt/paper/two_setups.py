@@ -28,9 +28,9 @@ def make(results: Results) -> Item:
     lines, rows = {}, []
     for setup, data in SETUPS.items():
         row = [setup]
-        for rule, words in (("fedavg", "FedAvg"), ("mu=10", "G-Fedfilt, μ = 10")):
+        for rule in ("fedavg", "mu=10"):
             case = Case(data, rule, results.scope.small, results.scope.rounds)
-            lines[f"{words}, {setup}"] = results.curve(case, "local")
+            lines[f"{rule}, {setup}"] = results.curve(case, "local")
             row.append(spread(values(results, case, "local").values()))
         rows.append([*row, spread(setup_gains(results, setup).values(), 2, sign=True)])
     one, two = (setup_gains(results, setup) for setup in SETUPS)
