@@ -38,12 +38,14 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
   const auto fetch = [](const void* what, Int bytes) {  // into the cache, before it is wanted
     for (Int line = 0; line < bytes; line += 64) __builtin_prefetch((const char*)what + line);
   };
+  const auto kept = [&](Int p, Int column) { return work + (column / BLOCK * f.count + p) * BLOCK; };
   for (Int first = 0; first < columns; first += blocks * BLOCK) {
     const Int width = least(blocks * BLOCK, columns - first);
     for (Int p = 0; p < f.count; p++) {
       if (p + AHEAD < f.count) fetch(x + f.device[p + AHEAD] * x_stride + first, width * (Int)sizeof(S));
-      for (Int i = 0; i < width; i++)
-        work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK] = (T)x[f.device[p] * x_stride + first + i];
+      const S* given = x + f.device[p] * x_stride + first;
+      for (Int at = 0; at < width; at += BLOCK)
+        for (Int i = at; i < least(at + BLOCK, width); i++) kept(p, at)[i - at] = (T)given[i];
     }
     for (Int block = 0; block * BLOCK < width; block++) {
       T* y = work + block * f.count * BLOCK;
@@ -87,11 +89,13 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
     }
     for (Int p = 0; p < f.count; p++) {
       if (p + AHEAD < f.count) fetch(out + f.device[p + AHEAD] * out_stride + first, width * (Int)sizeof(S));
-      for (Int i = 0; i < width; i++) {
-        const double own = f.constant != 0 ? f.constant * (double)x[f.device[p] * x_stride + first + i] : 0;
-        const double rest = (double)work[(i / BLOCK * f.count + p) * BLOCK + i % BLOCK];
-        out[f.device[p] * out_stride + first + i] = (S)(own + rest);
-      }
+      const S* given = x + f.device[p] * x_stride + first;
+      S* result = out + f.device[p] * out_stride + first;
+      for (Int at = 0; at < width; at += BLOCK)
+        for (Int i = at; i < least(at + BLOCK, width); i++) {
+          const double rest = (double)kept(p, at)[i - at];
+          result[i] = (S)(f.constant != 0 ? f.constant * (double)given[i] + rest : rest);
+        }
     }
   }
   return fine;
