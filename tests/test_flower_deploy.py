@@ -171,7 +171,9 @@ def test_plain_on_loopback_equals_the_local_engine(tmp_path, kept):
     building = written(tmp_path, "--no-authentication")
     process = kept.start(fedfilt("deploy", "all", building), tmp_path / "all.log")
     until(lambda: process.poll() is not None, "the run")
-    assert process.returncode == 0, (tmp_path / "all.log").read_text()
+    told = (tmp_path / "all.log").read_text()
+    assert process.returncode == 0, told
+    assert [f"round {n} of 2 took" in told for n in (1, 2)] == [True, True]
     assert not any("absent" in line for line in metrics(building))
     models = check_result(building, 2)
     result = json.loads((building / "server" / "run" / "result.json").read_text())

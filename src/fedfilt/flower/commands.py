@@ -81,7 +81,7 @@ def deploy_all(folder: Folder) -> None:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("fedfilt").setLevel(logging.INFO)  # how the rounds go
     try:
         if find_spec("flwr") is None:
             raise ValueError("this needs Flower: pip install 'fedfilt[flower]'")

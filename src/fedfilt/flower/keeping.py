@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,7 +111,7 @@ def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
                 raise OSError(f"the run failed {FAILURES} times without a new round; see {folder}/*.log")
             log.warning("the run stopped after round %d; a new one goes on from there", reached)
             time.sleep(1.0)
-        log.warning("the run is complete: %s", folder / "run")
+        log.info("all rounds are played; to look at them: fedfilt report %s", folder / "run")
 
 
 def _serve(folder: Path, ready: Callable[[], None]) -> None:
@@ -165,9 +166,11 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: "Control") -
     """
     _end_server_app(folder)  # of a run before this one
     run = link.start(folder / "app")
-    log.warning("Flower run %d goes on after round %d", run, _round(folder))
+    log.info("Flower run %d goes on after round %d", run, _round(folder))
+    told = _tell(folder, None)
     seen = 0.0  # when the server app was last seen; it takes a while to begin
     while superlink.poll() is None and not _complete(folder):
+        told = _tell(folder, told)
         if _busy(folder):
             seen = time.monotonic()
         elif seen and time.monotonic() - seen > 2.0:
@@ -179,6 +182,21 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: "Control") -
             log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
             return
         time.sleep(0.5)
+    _tell(folder, told)
+
+
+def _tell(folder: Path, since: int | None) -> int:
+    """Pass on what the server app has logged since a place in its log (None: nothing yet); the place for next time."""
+    path = folder / "run.log"
+    if since is None or not path.exists():
+        return path.stat().st_size if path.exists() else 0
+    with path.open("rb") as file:
+        file.seek(since)
+        new = file.read()
+    whole = new[: new.rfind(b"\n") + 1]
+    for line in re.findall(r"^\S+ \S+ (INFO|WARNING|ERROR): (.*)$", whole.decode(errors="replace"), re.MULTILINE):
+        log.log(getattr(logging, line[0]), "%s", line[1])
+    return since + len(whole)
 
 
 def _end_server_app(folder: Path) -> None:
@@ -300,6 +318,6 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     except Stopped:
-        log.warning("stopped")
+        log.info("stopped")
     finally:
         signal.signal(signal.SIGTERM, before)
