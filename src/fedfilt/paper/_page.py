@@ -23,7 +23,8 @@ training samples per device; 45 are here too, and the last item says which is ne
 Numbers are percent after the last round, mean ± standard deviation over seeds. "Between devices" is the standard
 deviation over the 20 devices, mean over seeds; the paper's ± is of that kind. "To FedAvg" is the difference on the
 same data, start and batches, mean ± standard deviation over seeds. A difference is said to *reproduce* if it has the
-paper's sign in every seed, *not to* if in none, and to be *unclear* if seeds disagree."""
+paper's sign in every seed, *not to* if in none, and to be *unclear* if seeds disagree; below 0.1 points in all seeds
+it is too small to tell."""
 
 SLIPS = """## Slips in the paper
 

@@ -46,13 +46,15 @@ def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[fl
 
 
 def verdict(paper: float, ours: Sequence[float]) -> str:
-    """Whether a difference reproduces: its sign, in every seed.
+    """Whether a difference reproduces: its sign, in every seed; what is below 0.1 points in all of them is none.
 
     >>> verdict(2.0, [0.1, 3.0]), verdict(2.0, [-0.1, -3.0]), verdict(2.0, [-0.1, 3.0]), verdict(0.0, [])
     ('reproduces', 'does not reproduce', 'is unclear: seeds disagree', 'has not been computed')
     """
     if not len(ours):
         return "has not been computed"
+    if max(abs(value) for value in ours) < 0.1:
+        return "is too small to tell (below 0.1 points)"
     agree = [bool(np.sign(round(value, 6)) == np.sign(paper)) for value in ours]
     return "reproduces" if all(agree) else "is unclear: seeds disagree" if any(agree) else "does not reproduce"
 

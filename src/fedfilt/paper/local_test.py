@@ -34,6 +34,6 @@ def _words(results: Results, data: str) -> str:
         paper = max(printed_gain(data, "local", rule) for rule in found)
         texts.append(
             f"At {size} samples the best is {WORDS[best]}, {spread(found[best], 2, True)} points against FedAvg "
-            f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'no gain'} {verdict(paper, found[best])}."
+            f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'a loss'} {verdict(paper, found[best])}."
         )
     return " ".join(texts)
