@@ -453,7 +453,7 @@ def test_report_has_all_numbers_config_versions_and_no_address_to_load_from(comp
     assert float(rows[-1]["joules"]) == pytest.approx(wrote["time"]["joules"], rel=1e-5)
     per_device = list(csv.DictReader(io.StringIO(report.csv_files(runs)["devices.csv"])))
     assert len(per_device) == 80
-    assert per_device[-1]["outcome"] == wrote["time"]["devices"]["outcome"][-1]
+    assert per_device[-1]["last_round_outcome"] == wrote["time"]["devices"]["outcome"][-1]
 
 
 def test_a_report_of_200_rounds_and_three_seeds_is_small(compared, tmp_path):

@@ -238,7 +238,7 @@ def demo(
                 parts.find("datasets", "mnist")().load(_store(data_dir, progress))
         except DataMissing as error:
             print(f"{error}\nGoing on with the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
-            small = {"train": 20, "local_test": 20, "global_test": 300}
+            small = {"train": 20, "local_test": 20, "global_test": 200}
             table |= {"data": "digits", "model": "mlp", "samples": small}
         config = from_table(table)
         names = ["fedavg", "local", "mu=1", "mu=10"]

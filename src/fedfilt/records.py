@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -18,14 +18,17 @@ import numpy as np
 
 from fedfilt import __version__
 from fedfilt.checks import Array
+from fedfilt.events import Event as Scripted
+from fedfilt.events import Moment, Timeline
 from fedfilt.graph import Graph
+from fedfilt.lines import TESTS, Table, checked
 from fedfilt.topology import Topology
 
-Table = dict[str, Any]
+DEVICE_LIMIT = 1_000_000  # devices of a graph that is read
 EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
 TAIL = 200  # bytes by which a file is known again
+PLACE = ("engine", "checkpoint")  # parts of a config that change where a run is made, not what comes of it
 STOP = "stop"  # a file of this name in a run folder asks the run to end after its round
-TESTS = ("local", "global")
 # Lists of devices in a line of metrics.jsonl that are events, and their words
 EVENT_LISTS = {"late": "late", "rejected": "rejected", "joined": "joined", "left": "left", "moved": "moved"}
 EVENT_WORDS = {"join": "joined", "leave": "left", "move": "moved", "reject": "rejected", "offline": "went offline"}
@@ -69,7 +72,7 @@ class Records:
             changed = [self._read_table(name) for name in self._kept]
             changed += [self._read_log(), self._stamped("partition.json"), self._stamped("graph.json")]
             if changed[-1] or changed[-2] or changed[0]:
-                for name in ("graph", "label_counts"):
+                for name in ("graph", "label_counts", "timeline"):
                     self.__dict__.pop(name, None)  # cached; read again when wanted
             status = self._find_status()
             changed.append(status != self.status)
@@ -138,8 +141,8 @@ class Records:
         for raw in complete.splitlines(keepends=True):
             self._lines += 1
             try:
-                self._take(json.loads(raw), self._offset, len(raw))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                self._take(checked(json.loads(raw)), self._offset, len(raw))
+            except (ValueError, RecursionError):
                 self._wrong["metrics.jsonl"] = f"metrics.jsonl is damaged in line {self._lines}, which is left out"
             self._offset += len(raw)
         return bool(complete)
@@ -151,10 +154,10 @@ class Records:
 
     def _take(self, line: Table, offset: int, length: int) -> None:
         number = line["round"]
-        if not isinstance(number, int) or (self.rounds and number <= self.rounds[-1]["round"]):
+        if self.rounds and number <= self.rounds[-1]["round"]:
             raise ValueError("rounds must rise")
         time = dict(line.get("time") or {})
-        devices = time.pop("devices", {})
+        devices = time.pop("devices", None) or {}
         kept: Table = {"round": number, "time": time}
         kept |= {key: line[key] for key in ("seconds", "loss", "samples") if isinstance(line.get(key), int | float)}
         for stage in ("mixed", "trained"):
@@ -280,15 +283,36 @@ class Records:
             return graph_from_json(text)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
         table = self.config.get("graph")
         if not isinstance(table, dict) or table.get("building") or table.get("file"):
             return None  # a file outside the folder
         try:
             return Topology(**table).graph(self.seed)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             return None
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """Who comes, goes and moves by the config's script."""
+        script = self.config.get("events")
+        if self.graph is None or not script:
+            return None
+        try:
+            return Timeline([Scripted(**entry) for entry in script], self.graph, max(self.planned, 1))
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            return None
+
+    def moment(self, number: int | None = None) -> Moment | None:
+        """The graph and who was there in a round (the last if not said); None if the graph is not known."""
+        if self.graph is None:
+            return None
+        last = self.rounds[-1]["round"] if self.rounds else 1
+        if self.timeline is not None:
+            return self.timeline.at((last if number is None else number) - 1)
+        everybody = np.ones(self.graph.count, bool)
+        return Moment(0, self.graph, self.graph, everybody, everybody, {}, ())
 
     def line(self, number: int | None = None) -> Table:
         """The whole line of a round (the last if not said), read from the file; {} if it is not there any more."""
@@ -310,8 +334,8 @@ class Records:
 
     def columns(self, number: int | None = None) -> Table:
         """Per-device columns of a round: compute_seconds, send_seconds, idle_seconds, bytes, epochs, outcome, ..."""
-        found = (self.line(number).get("time") or {}).get("devices")
-        return found if isinstance(found, dict) else {}
+        found = (self.line(number).get("time") or {}).get("devices") or {}
+        return {key: column for key, column in found.items() if column is not None}
 
     def tested(self, test: str, until: int | None = None) -> list[Table]:
         """The rounds in which models were tested, up to a round."""
@@ -334,7 +358,7 @@ class Records:
         if number is None:
             return held
         line = self.line(number)
-        columns = (line.get("time") or {}).get("devices") or {}
+        columns = self.columns(number)
         fraction, epochs = columns.get("data_fraction"), columns.get("epochs")
         if fraction is None or epochs is None or len(fraction) != len(held) or len(epochs) != len(held):
             return held
@@ -351,10 +375,13 @@ def find_runs(paths: Iterable[str | Path]) -> list[Records]:
 
 
 def run_folders(paths: Iterable[str | Path]) -> list[Path]:
-    """Run folders among the given ones and inside them (a comparison has RULE/seed-N); one without a run is kept."""
+    """Run folders among the given ones and inside them, also in comparisons (NAME/RULE/seed-N) in them.
+
+    A folder without a run is kept: one may begin there.
+    """
     found: list[Path] = []
     for path in map(Path, paths):
-        inside = sorted(p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/config.toml"))
+        inside = sorted(p.parent for depth in ("*", "*/*", "*/*/*") for p in path.glob(f"{depth}/config.toml"))
         found += [path] if (path / "config.toml").exists() or not inside else inside
     return list(dict.fromkeys(found))
 
@@ -366,6 +393,41 @@ def named(runs: list[Records]) -> list[Records]:
     for name, run in zip(names, runs, strict=True):
         run.name = f"{name} ({run.folder})" if names.count(name) > 1 else name
     return sorted(runs, key=lambda run: (run.seed, rule_order(run.rule), str(run.folder)))
+
+
+def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
+    """Runs that differ in nothing but the seed, by a name: the rule; with a folder where that is not enough."""
+    alike: dict[str, list[Records]] = {}
+    for run in runs:
+        table = {key: value for key, value in run.config.items() if key not in ("seed", *PLACE)}
+        key = json.dumps(table, sort_keys=True, default=str)
+        if any(run.seed == other.seed for other in alike.get(key, [])):
+            key += str(run.folder)  # the same run again is not another seed
+        alike.setdefault(key, []).append(run)
+    rules = [found[0].rule for found in alike.values()]
+    names = [
+        rule if rules.count(rule) == 1 else f"{rule} ({found[0].folder.parent if len(found) > 1 else found[0].folder})"
+        for rule, found in zip(rules, alike.values(), strict=True)
+    ]
+    return dict(zip(names, alike.values(), strict=True))
+
+
+def differences(runs: Iterable[Records]) -> list[str]:
+    """In which parts of their configs runs differ, other than the rule and the seed: what makes comparing them odd."""
+    tables = [run.config for run in runs]
+    keys = {key for table in tables for key in table} - {"aggregator", "seed", *PLACE}
+    return sorted(key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables))
+
+
+def furthest(runs: Sequence[Records], test: str) -> list[Records]:
+    """Of the seeds of a rule, those that have been tested in the latest round that any has: one may still train."""
+    reached = [run.tested(test)[-1]["round"] if run.tested(test) else 0 for run in runs]
+    return [run for run, last in zip(runs, reached, strict=True) if last and last == max(reached)]
+
+
+def seeds_of(some: Sequence[Records], of: Sequence[Records]) -> str:
+    """How many seeds: "3 seeds", or "2 of 3 seeds" where others have not come as far."""
+    return f"{f'{len(some)} of ' * (len(some) < len(of))}{len(of)} seed{'s' * (len(of) > 1)}"
 
 
 def rule_name(table: Mapping[str, Any]) -> str:
@@ -384,7 +446,7 @@ def rule_name(table: Mapping[str, Any]) -> str:
     if name != "gfedfilt":
         return name
     kind = given.get("filter", {})
-    kind = {"name": kind} if isinstance(kind, str) else kind
+    kind = {"name": kind} if isinstance(kind, str) else kind if isinstance(kind, Mapping) else {}
     response, mu = str(kind.get("name", "tikhonov")), kind.get("mu", 1.0)
     strength = f"mu={mu:g}" if isinstance(mu, int | float) else "gfedfilt"
     signal = " updates" if given.get("signal") == "updates" else ""
@@ -421,8 +483,20 @@ def graph_json(graph: Graph) -> str | None:
 
 
 def graph_from_json(text: str) -> Graph:
-    """The graph that `graph_json` wrote."""
+    """The graph that `graph_json` wrote; ValueError if it is none. Sizes are checked before memory is taken."""
     table = json.loads(text)
+    try:
+        count, rooms = table["count"], table.get("rooms")
+        if type(count) is not int or not 0 < count <= DEVICE_LIMIT:
+            raise ValueError(f"count must be from 1 to {DEVICE_LIMIT}, got {count!r}")
+        if rooms is not None and {type(room) for room in rooms} not in ({int}, {str}):
+            raise ValueError("rooms must be all numbers or all names")
+        return _graph_of(table)
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a graph ({type(error).__name__}: {error})") from None
+
+
+def _graph_of(table: Table) -> Graph:
     graph = Graph.from_edges(table["count"], table["edges"], table.get("weights"), rooms=table.get("rooms"))
     return Graph(graph.adjacency, graph.rooms, table.get("positions"), table.get("laplacian", "combinatorial"))
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from fedfilt import __version__, figures
 from fedfilt.checkpoint import write_atomically
 from fedfilt.checks import check_choice
-from fedfilt.records import Records, find_runs
+from fedfilt.records import Records, differences, find_runs, furthest, groups, seeds_of
 
 PAPER = "https://doi.org/10.1109/JIOT.2022.3228727"
 FORMATS = ("png", "svg", "pdf")
@@ -53,6 +53,9 @@ def write(paths: Iterable[str | Path], out: str | Path | None = None) -> Path:
     target = Path(out) if out is not None else (given[0] if len(given) == 1 else Path()) / "report.html"
     if target.is_dir():
         raise ValueError(f"--out must be a file, such as {target / 'report.html'}, got the folder {target}")
+    target = target.resolve()  # what a link points to is written, not the link
+    if target.suffix not in (".html", ".htm"):
+        raise ValueError(f"--out must end in .html, got {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page(runs).encode())
     return target
@@ -80,13 +83,14 @@ def page(runs: Sequence[Records]) -> str:
     lean = {name: _lean(figure) for name, figure in drawn.items()}
     stored = script_json({"template": template, "figures": lean, "csv": tables})
     notes = [(run.name, note) for run in runs for note in run.notes]
-    first = shown[0]
-    data = first.config.get("data") or {}
+    first, odd = shown[0], differences(shown)
+    if odd:
+        notes.insert(0, ("these runs", f"differ in more than rule and seed ({', '.join(odd)}): mind what you compare"))
     about = [
-        f"data: {data.get('name', '?') if isinstance(data, dict) else data}",
-        f"{first.count} devices",
-        f"{first.planned} rounds",
-        f"seed{'s' * (len({r.seed for r in shown}) > 1)} {', '.join(str(s) for s in sorted({r.seed for r in shown}))}",
+        _each("data", (_data(run) for run in shown)),
+        _each("devices", (run.count for run in shown)),
+        _each("rounds", (run.planned for run in shown)),
+        _each("seed", (run.seed for run in shown)),
     ]
     title = "Comparison of " + ", ".join(dict.fromkeys(r.rule for r in shown)) if many else f"Run {first.name}"
     parts = [
@@ -96,7 +100,7 @@ def page(runs: Sequence[Records]) -> str:
         "<a href='#made'>How it was made</a><a href='#terms'>Terms</a></nav>",
         _notes(notes),
         f"<h2 id='short'>In short</h2><p>{escape(sentence(shown))}</p>{_summary(shown)}",
-        _guide(many),
+        _guide(many and not odd),
         _accuracy(many),
         _detail(shown),
         _numbers(shown, tables),
@@ -123,6 +127,16 @@ def page(runs: Sequence[Records]) -> str:
             "</body></html>",
         ]
     )
+
+
+def _data(run: Records) -> str:
+    data = run.config.get("data") or {}
+    return str(data.get("name", "?") if isinstance(data, dict) else data)
+
+
+def _each(name: str, values: Iterable[Any]) -> str:
+    """A word and what all runs have of it, or each has."""
+    return f"{name}: {', '.join(map(str, sorted(set(values))))}"
 
 
 def all_figures(runs: Sequence[Records]) -> dict[str, Any]:
@@ -194,17 +208,33 @@ def sentence(runs: Sequence[Records]) -> str:
         run = tested[0]
         own, everybody, worst = last(run, "local", "mean"), last(run, "global", "mean"), last(run, "local", "worst")
         device = int(last(run, "local", "worst_device")) if run.tested("local") else 0
+        tested_at = (run.tested("local") or run.tested("global"))[-1]["round"]
         return (
-            f"After {run.rounds[-1]['round']} of {run.planned} rounds with {run.rule} a device's own model is right on "
+            f"After {tested_at} of {run.planned} rounds with {run.rule} a device's own model is right on "
             f"{_percent(own)} of data like its own and on {_percent(everybody)} of everybody's; the worst, device "
             f"{device}, reaches {_percent(worst)} on its own."
         )
-    own_best = max(tested, key=lambda r: np.nan_to_num(last(r, "local", "mean"), nan=-1))
-    wide_best = max(tested, key=lambda r: np.nan_to_num(last(r, "global", "mean"), nan=-1))
+    best = {test: max(_scores(runs, test), key=lambda found: found[1]) for test in ("local", "global")}
     return (
-        f"On its own data a device does best with {own_best.name} ({_percent(last(own_best, 'local', 'mean'))}), on "
-        f"everybody's with {wide_best.name} ({_percent(last(wide_best, 'global', 'mean'))})."
+        f"On its own data a device does best with {best['local'][0]} ({_spread(best['local'][2])}), on everybody's "
+        f"with {best['global'][0]} ({_spread(best['global'][2])})."
     )
+
+
+def _scores(runs: Sequence[Records], test: str) -> list[tuple[str, float, list[float]]]:
+    """Of every rule its name, mean and each seed's accuracy at the last test; -1 if it has not been tested."""
+    found = []
+    for name, group in groups(runs).items():
+        values = [last(run, test, "mean") for run in furthest(group, test)]
+        found.append((name, float(np.mean(values)) if values else -1.0, values))
+    return found
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Mean over seeds, with the standard deviation if there are several."""
+    if not len(values):
+        return "–"
+    return _percent(float(np.mean(values))) + (f" ± {np.std(values, ddof=1):.1%}" if len(values) > 1 else "")
 
 
 def csv_files(runs: Sequence[Records]) -> dict[str, str]:
@@ -213,10 +243,8 @@ def csv_files(runs: Sequence[Records]) -> dict[str, str]:
         ["run", "rule", "seed", "round", "loss", "latency_seconds", "desync_seconds", "joules", "bytes"]
     ]
     per_round[0] += ["local", "local_std", "local_worst", "global", "global_std", "global_worst"]
-    per_device: list[list[Any]] = [
-        ["run", "rule", "seed", "device", "room", "samples", "local", "global", "seconds", "joules", "bytes"]
-    ]
-    per_device[0] += ["outcome"]
+    per_device: list[list[Any]] = [["run", "rule", "seed", "device", "room", "samples", "local", "global"]]
+    per_device[0] += [f"last_round_{name}" for name in ("seconds", "joules", "bytes", "outcome")]
     for run in runs:
         head: list[Any] = [run.name, run.rule, run.seed]
         for r in run.rounds:
@@ -271,29 +299,44 @@ def _summary_rows(runs: Sequence[Records]) -> tuple[list[str], list[list[Any]]]:
 
 
 def _summary(runs: Sequence[Records]) -> str:
+    seeds = groups(runs)
+    words = "accuracy at the last test, costs of all rounds (simulated)"
+    if all(len(group) == 1 for group in seeds.values()):
+        return _summary_table({run.name: [run] for run in runs}, words)
+    single = _summary_table({run.name: [run] for run in runs}, words)
+    return (
+        _summary_table(seeds, f"{words}; mean ± standard deviation over seeds")
+        + f"<details><summary>Every seed</summary>{single}</details>"
+    )
+
+
+def _summary_table(rows: Mapping[str, Sequence[Records]], caption: str) -> str:
+    """A row per name: of one run, or of the seeds of a rule that have come furthest."""
     names = [*SUMMARY, "latency", "desynchronisation", "energy", "sent"]
     head = "".join(f"<th>{_term(name, {'desynchronisation': 'desync'}.get(name, name))}</th>" for name in names)
-    best = {}
-    for key, column in (("local", 2), ("global", 5)):
-        means = [last(run, key, "mean") for run in runs]
-        best[column] = max((m for m in means if np.isfinite(m)), default=None)
+    columns = [("local", "mean"), ("local", "std"), ("local", "worst"), ("global", "mean"), ("global", "std")]
+    chosen = {name: furthest(group, "local") or furthest(group, "global") or group for name, group in rows.items()}
+    scores = {
+        name: [[v for v in (last(run, *column) for run in group) if np.isfinite(v)] for column in columns]
+        for name, group in chosen.items()
+    }
+    best = [max((np.mean(found[i]) for found in scores.values() if found[i]), default=None) for i in (0, 3)]
     body = []
-    for run in runs:
-        scores = {2: last(run, "local", "mean"), 3: last(run, "local", "std"), 4: last(run, "local", "worst")}
-        scores |= {5: last(run, "global", "mean"), 6: last(run, "global", "std")}
-        done = f"{run.rounds[-1]['round']} of {run.planned}"
-        cells = [f"<td>{escape(run.name)}</td><td>{done}</td>"]
-        for column, value in scores.items():
-            mark = " class='best'" if len(runs) > 1 and best.get(column) == value else ""
-            cells.append(f"<td{mark}>{_percent(value)}</td>")
-        latency, desync, joules, sent = (float(run.spent(key)[-1]) for key in COSTS)
+    for name, group in chosen.items():
+        done = f"{min(run.rounds[-1]['round'] for run in group)} of {group[0].planned}"
+        if len(rows[name]) > 1:
+            done += f", {seeds_of(group, rows[name])}"
+        cells = [f"<td>{escape(name)}</td><td>{done}</td>"]
+        for i, values in enumerate(scores[name]):
+            top = len(rows) > 1 and i in (0, 3) and values and np.mean(values) == best[i // 3]
+            cells.append(f"<td{' class=best' if top else ''}>{_spread(values)}</td>")
+        latency, desync, joules, sent = (float(np.mean([run.spent(key)[-1] for run in group])) for key in COSTS)
         cells.append(
             f"<td>{latency:.4g} s</td><td>{desync:.3g} s</td><td>{joules:.3g} J</td><td>{sent / 1e6:.4g} MB</td>"
         )
         body.append("<tr>" + "".join(cells) + "</tr>")
-    words = "accuracy at the last test, costs of all rounds (simulated)"
     return (
-        f"<div class='scroll'><table><caption>{words}</caption><thead><tr>{head}</tr></thead>"
+        f"<div class='scroll'><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -367,7 +410,8 @@ def _numbers(runs: Sequence[Records], tables: dict[str, str]) -> str:
         more = f"<p>The last {ROWS} of {len(run.events)}; events.csv has all.</p>" if len(run.events) > ROWS else ""
         items = "".join(f"<li>{escape(str(event))}</li>" for event in run.events[-ROWS:])
         parts.append(f"<details><summary>Events of {escape(run.name)}</summary>{more}<ul>{items}</ul></details>")
-    names = ("device", "room", "samples", "local", "global", "seconds", "joules", "bytes", "outcome")
+    names = ["device", "room", "samples", "local", "global"]
+    names += [f"{name}, last round" for name in ("seconds", "joules", "bytes", "outcome")]
     for run in runs:
         rows = _device_rows(run)
         more = f"<p>The first {ROWS} of {len(rows)} devices; devices.csv has all.</p>" if len(rows) > ROWS else ""
@@ -439,15 +483,32 @@ def script_json(value: Any) -> str:
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:
     table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(rows)
+    csv.writer(table, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return table.getvalue()
 
 
+def _cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula.
+
+    >>> _cell("=1+1"), _cell("kitchen"), _cell("-0.5")
+    ("'=1+1", 'kitchen', '-0.5')
+    """
+    if not isinstance(value, str) or value[:1] not in ("=", "+", "-", "@", "\t", "\r"):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
 def _short(value: Any) -> Any:
-    """A number with six digits, and nothing for what is not known."""
+    """A number with the digits it has, at most ten, and nothing for what is not known."""
     if value is None or (isinstance(value, float | np.floating) and not np.isfinite(value)):
         return ""
-    return f"{value:.6g}" if isinstance(value, float | np.floating) else value
+    if isinstance(value, np.float32):
+        return f"{value:.6g}"
+    return f"{round(float(value), 12):.10g}" if isinstance(value, float | np.floating) else value
 
 
 def _percent(value: float) -> str:

@@ -59,20 +59,24 @@ def with_strength(kind: Response | None, mu: float) -> Response:
 
 
 def shares(run: Records, mu: float | None = None, number: int | None = None) -> Array:
-    """(K, K): row i is what device i's new model is made of, with the samples that a round used (all, if not said).
+    """(K, K): row i is what device i's new model is made of, on the graph and with the samples of a round.
 
+    Without a round, on the graph of the last one and with all samples. Who is not there keeps its own.
     ValueError says in words why it cannot be had.
     """
-    graph = run.graph
-    if graph is None:
+    now = run.moment(number)
+    if now is None:
         raise ValueError("the graph of this run is not known")
-    if graph.count > LIMIT:
-        raise ValueError(f"the mixing matrix is drawn for up to {LIMIT} devices, this run has {graph.count}")
+    if now.graph.count > LIMIT:
+        raise ValueError(f"the mixing matrix is drawn for up to {LIMIT} devices, this run has {now.graph.count}")
     weights = run.weights(number)
-    if weights is None or len(weights) != graph.count or not weights.any():
-        weights = np.ones(graph.count)
+    if weights is None or len(weights) != now.graph.count or not weights[now.present].any():
+        weights = np.ones(now.graph.count)
     given = json.dumps(run.config.get("aggregator", {}), sort_keys=True, default=str)
-    return _shares(_Hashed(graph), given, mu, weights.tobytes())
+    count, there = now.graph.count, now.present
+    matrix = np.eye(count)
+    matrix[np.ix_(there, there)] = _shares(_Hashed(now.among), given, mu, weights[there].tobytes())
+    return matrix
 
 
 class _Hashed:

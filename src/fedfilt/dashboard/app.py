@@ -58,6 +58,7 @@ def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
     """What a reader of this run has seen, as the page keeps it."""
     tests = [len(r.tested("local")) + len(r.tested("global")) for r in watch.runs]
     return {
+        "state": "" if run is None else run.status,
         "run": None if run is None else run_key(run),
         "runs": [run_key(r) for r in watch.runs],
         "tests": f"{None if run is None else run_key(run)} {tests} {run is not None and run.graph is not None}",
@@ -113,9 +114,11 @@ def _follow(app: Dash, watch: Watch) -> None:
     )
     def follow(_: str, key: str, seen: dict[str, Any] | None, value: int, shown: int | None) -> Any:
         """Something is new, or another run was chosen: what has not changed is not sent."""
-        seen = seen or {}
+        seen = seen if isinstance(seen, dict) else {}
         run = watch.run(key) or first(watch)
         now = marks(watch, run)
+        if now["state"] != seen.get("state"):
+            set_props("said", {"children": ""})  # what was said of the state before
         chosen = now["run"] != seen.get("run")
         last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
         new_value = last if shown is None or chosen else min(int(value or last), last)
@@ -261,7 +264,10 @@ def _draw(app: Dash, watch: Watch) -> None:
     def device(chosen: int | None, _: Any, __: Any, shown: int | None, beside: str, seen: Any, key: str) -> Any:
         if skip("device-curve", seen):
             return [no_update] * 3
-        run, number = watch.run(key), _device(chosen)
+        run = watch.run(key)
+        if not isinstance(chosen, int) or not 0 <= chosen < (run.count if run is not None else 0):
+            return [page.no_device(run), figures.empty("no such device", 320), None]
+        number = chosen
         only_played = _triggers() == {"played.data"}
         shares = no_update if only_played else page.neighbours(run, number, shown)
         runs = [r for r in (run, watch.run(beside)) if r is not None]
@@ -280,17 +286,20 @@ def _draw(app: Dash, watch: Watch) -> None:
     )
     def what_if(value: float, chosen: int | None, key: str) -> Any:
         run = watch.run(key)
-        if run is None or run.graph is None:
+        if run is None or run.graph is None or not isinstance(value, int | float):
             return [*[figures.empty("the graph is not known yet", 340)] * 3, "μ", ""]
         mu = 10.0 ** float(value)
         only_device = _triggers() == {"device.value"}
-        weights = run.weights()
-        fits = weights is not None and len(weights) == run.graph.count and weights.any()
+        now, weights = run.moment(), run.weights()
+        assert now is not None
+        held = weights[now.present] if weights is not None and len(weights) == run.graph.count else None
         words = ""
         if not only_device:
             try:
                 kind = sharing.with_strength(sharing.response(run.config), mu)
-                words = f"With μ = {mu:.3g} {strength(run.graph, kind, weights if fits else None)}."
+                words = (
+                    f"With μ = {mu:.3g} {strength(now.among, kind, held if held is not None and held.any() else None)}."
+                )
             except ValueError as error:
                 words = str(error)
         return [
@@ -312,8 +321,10 @@ def _steer(app: Dash, watch: Watch) -> None:
     )
     def click(*clicks: Any) -> Any:
         """A click on a device chooses it."""
-        data = next((c for c in ctx.triggered if c["value"]), {"value": None})["value"]
-        chosen = (data or {}).get("points", [{}])[0].get("customdata")
+        try:
+            chosen = next(c for c in ctx.triggered if c["value"])["value"]["points"][0]["customdata"]
+        except (StopIteration, LookupError, TypeError):
+            return no_update
         return chosen if isinstance(chosen, int) else no_update
 
     @app.callback(
@@ -350,4 +361,4 @@ def _device(value: Any) -> int:
 def _on_error(error: Exception) -> None:
     """What should not happen is said on the page and in the log, and the page stays as it was."""
     log.warning("dashboard %s: %s: %s", __version__, type(error).__name__, error)
-    set_props("said", {"children": f"Something could not be drawn ({type(error).__name__}: {error})."})
+    set_props("said", {"children": "Something could not be drawn; the terminal says more."})

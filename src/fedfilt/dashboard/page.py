@@ -247,15 +247,25 @@ def plan(run: Records | None, device: int, number: int | None) -> Any:
     return html.Table(html.Tbody([html.Tr([html.Th(k), html.Td(v)]) for k, v in rows.items()]), className="plan")
 
 
+def no_device(run: Records | None) -> Any:
+    """Which devices there are."""
+    count = 0 if run is None else run.count
+    return html.P(f"Devices are 0 to {count - 1}." if count else "No device is known yet.", className="soft")
+
+
 def neighbours(run: Records | None, device: int, number: int | None) -> Any:
     """From whom a device takes most, and how much."""
     if run is None or run.graph is None or device >= run.graph.count:
         return None
+    number = run.rounds[-1]["round"] if number is None and run.rounds else number
+    now = run.moment(number)
+    if now is None or not now.present[device]:
+        return html.P("It was not there in this round.", className="soft")
     try:
         row = sharing.shares(run, None, number)[device]
     except ValueError as error:
         return html.P(str(error), className="soft")
-    linked = set(run.graph.adjacency[[device]].indices.tolist())
+    linked = set(now.graph.adjacency[[device]].indices.tolist())
     top = [int(j) for j in np.argsort(-row, kind="stable")[: NEIGHBOURS + 1] if row[j] > 1e-4]
     rows = []
     for j in top:

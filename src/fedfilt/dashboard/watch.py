@@ -38,6 +38,7 @@ class Watch:
     def _search(self) -> None:
         known = {run.folder: run for run in self.runs}
         folders = run_folders(self.paths)
+        folders += [folder for folder, run in known.items() if run.config and folder not in folders]  # deleted: say so
         if set(folders) != set(known):
             self.runs = named([known.get(folder) or Records(folder) for folder in folders])
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from fedfilt.checks import Array, check_choice
 from fedfilt.figures.style import BLUE, ORANGE, blank, empty, look, styled
-from fedfilt.records import Records, rule_order
+from fedfilt.records import Records, differences, furthest, groups, rule_order, seeds_of
 
 AGAINST = {"rounds": "round", "seconds": "simulated seconds", "joules": "joules", "bytes": "megabytes sent"}
 LEGEND = {"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0}
@@ -26,11 +26,9 @@ def accuracy(runs: Sequence[Records], test: str = "local", against: str = "round
     """Mean accuracy over devices against rounds, simulated seconds, joules or megabytes; the band is one std."""
     check_choice("against", against, AGAINST)
     figure = blank()
-    groups: dict[str, list[Records]] = {}
-    for run in runs:
-        groups.setdefault(run.rule, []).append(run)
-    if len(groups) > 1 and any(len(group) > 1 for group in groups.values()):
-        return _over_seeds(groups, test, against)
+    seeds = groups(runs)
+    if len(seeds) > 1 and any(len(group) > 1 for group in seeds.values()):
+        return _over_seeds(seeds, test, against)
     for run in runs:
         tested = run.tested(test)
         if not tested:
@@ -57,16 +55,17 @@ def accuracy(runs: Sequence[Records], test: str = "local", against: str = "round
     return _framed(figure, f"mean accuracy on the {test} test", AGAINST[against])
 
 
-def _over_seeds(groups: Mapping[str, Sequence[Records]], test: str, against: str) -> Any:
-    """A curve per rule: mean over seeds at the rounds that all of them tested."""
+def _over_seeds(seeds: Mapping[str, Sequence[Records]], test: str, against: str) -> Any:
+    """A curve per rule: mean over the seeds that have come furthest, at the rounds that all of them tested."""
     figure = blank()
-    for rule, runs in groups.items():
+    for name, group in seeds.items():
+        runs = furthest(group, test)
         found = [{r["round"]: r["mixed"][test]["mean"] for r in run.tested(test)} for run in runs]
-        numbers = sorted(set.intersection(*map(set, found)))
+        numbers = sorted(set.intersection(*map(set, found))) if found else []
         if numbers:
             x = np.mean([spent(run, against, numbers) for run in runs], axis=0)
             mean = np.mean([[means[n] for n in numbers] for means in found], axis=0)
-            figure.add_trace(_curve(f"{rule} ({len(runs)} seed{'s' * (len(runs) > 1)})", x, mean, rule))
+            figure.add_trace(_curve(f"{name} ({seeds_of(runs, group)})", x, mean, group[0].rule))
     if not figure.data:
         return empty("not tested yet")
     return _framed(figure, f"mean accuracy on the {test} test, mean over seeds", AGAINST[against])
@@ -84,33 +83,33 @@ def spent(run: Records, against: str, numbers: Sequence[int]) -> Array:
 def pareto(runs: Sequence[Records]) -> Any:
     """Local against global accuracy at the last test: the path from Local over rising mu to FedAvg."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for run in runs:
-        own, everybody = run.tested("local"), run.tested("global")
-        if own and everybody:
-            pair = (everybody[-1]["mixed"]["global"]["mean"], own[-1]["mixed"]["local"]["mean"])
-            points.setdefault(run.rule, []).append(pair)
+    counts: dict[str, str] = {}
+    for name, group in groups(runs).items():
+        both = [run for run in furthest(group, "local") if run.tested("global")]
+        if both:
+            points[name] = [tuple(run.tested(t)[-1]["mixed"][t]["mean"] for t in ("global", "local")) for run in both]
+            counts[name] = seeds_of(both, group)
     if not points:
         return empty("not tested on both tests yet")
-    means = {rule: np.mean(found, axis=0) for rule, found in points.items()}
-    strengths = sorted((rule for rule in means if rule_order(rule)[0] == 2), key=rule_order)
+    means = {name: np.mean(found, axis=0) for name, found in points.items()}
+    strengths = sorted((name for name in means if rule_order(name)[0] == 2), key=rule_order)
     path = [*(r for r in ("local",) if r in means), *strengths, *(r for r in ("fedavg",) if r in means)]
     figure = blank()
-    if len(path) > 1:
-        x, y = np.array([means[rule] for rule in path]).T
+    if len(path) > 1 and not differences(runs):
+        x, y = np.array([means[name] for name in path]).T
         line = {"color": BLUE, "width": 1.5, "dash": "dot"}
         figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False))
-    for rule, found in points.items():
-        style = look(rule)
+    for name, found in points.items():
+        style = look(name)
         spread = np.std(found, axis=0, ddof=1) if len(found) > 1 else np.zeros(2)
         errors = {
             f"error_{axis}": {"array": [s], "visible": len(found) > 1} for axis, s in zip("xy", spread, strict=True)
         }
-        hover = (
-            f"{rule}: local %{{y:.1%}}, global %{{x:.1%}} ({len(found)} seed{'s' * (len(found) > 1)})<extra></extra>"
-        )
+        said = name.replace("<", "&lt;")
+        hover = f"{said}: local %{{y:.1%}}, global %{{x:.1%}} ({counts[name]})<extra></extra>"
         marker = {"color": style.colour, "symbol": style.symbol, "size": 12}
-        x, y = [[value] for value in means[rule]]
-        figure.add_trace(go.Scatter(x=x, y=y, mode="markers", name=rule, marker=marker, hovertemplate=hover, **errors))
+        x, y = [[value] for value in means[name]]
+        figure.add_trace(go.Scatter(x=x, y=y, mode="markers", name=name, marker=marker, hovertemplate=hover, **errors))
     return styled(
         figure,
         "local against global accuracy",

@@ -18,17 +18,18 @@ def response(run: Records, mu: float | None = None) -> Any:
 
     With `mu`, the same filter at that strength beside it.
     """
-    graph = run.graph
-    if graph is None:
+    now = run.moment()
+    if now is None:
         return empty("the graph of this run is not known", 340)
+    graph = now.graph
     own = run.config.get("aggregator")
     filtered = isinstance(own, dict) and "filter" in own
+    if not filtered and mu is None:
+        return empty(f"{run.rule} has no filter", 340)
     try:
         kinds = {f"this run ({run.rule})": sharing.response(run.config)} if filtered else {}
-        if mu is not None or not kinds:
-            strength = 1.0 if mu is None else mu
-            base = next(iter(kinds.values()), None)
-            kinds[f"what if mu = {strength:.3g}"] = sharing.with_strength(base, strength)
+        if mu is not None:
+            kinds[f"what if mu = {mu:.3g}"] = sharing.with_strength(next(iter(kinds.values()), None), mu)
     except ValueError as error:
         return empty(str(error), 340)
     known = graph.frequencies if graph.count <= SPECTRUM_LIMIT else np.zeros(0)
@@ -61,7 +62,8 @@ def mixing(run: Records, mu: float | None = None, number: int | None = None) -> 
         matrix = sharing.shares(run, mu, number)
     except ValueError as error:
         return empty(str(error), 460)
-    graph, what = run.graph, "device"
+    now, what = run.moment(number), "device"
+    graph = None if now is None else now.graph
     title = "who learns how much from whom"
     names: list[Any] = list(range(len(matrix)))
     if len(matrix) > CELLS:

@@ -98,9 +98,10 @@ def building(
     The device's number is in `customdata` of the markers.
     """
     check_choice("colour", colour, COLOURS)
-    graph = run.graph
-    if graph is None:
+    now = run.moment(number)
+    if now is None:
         return empty("the graph of this run is not known", height)
+    graph = now.graph
     plan = floor_plan(graph)
     figure = _ground(graph, plan)
     words, form = COLOURS[colour]
@@ -142,9 +143,10 @@ def learns_from(
     run: Records, device: int, mu: float | None = None, number: int | None = None, height: int = 460
 ) -> Any:
     """A device's row of the mixing matrix on the graph: what its new model is made of."""
-    graph = run.graph
-    if graph is None or not 0 <= device < graph.count:
-        return empty("the graph of this run is not known" if graph is None else f"there is no device {device}", height)
+    now = run.moment(number)
+    if now is None or not 0 <= device < now.graph.count:
+        return empty("the graph of this run is not known" if now is None else f"there is no device {device}", height)
+    graph = now.graph
     try:
         row = sharing.shares(run, mu, number)[device]
     except ValueError as error:

@@ -66,7 +66,7 @@ def look(rule: str) -> Look:
     if rule.startswith("mu="):
         try:
             place = round(math.log10(max(float(rule[3:].split()[0]), 1e-9))) + 1  # 0.1 -> 0, 1 -> 1, 10 -> 2, ...
-        except ValueError:
+        except (ValueError, OverflowError):
             place = 2
         place = min(max(place, 0), len(BLUES) - 1)
         return Look(BLUES[place], "solid", MARKS[place])
