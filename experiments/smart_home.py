@@ -259,11 +259,15 @@ def validate(seed):
     store = Store()
     data = dealt("dsads", seed, earlier(config_of("dsads", seed).data.load(store)))
     print(f"\n**dsads, later half of the training windows, seed {seed}**\n\nlogistic {shown([logistic(data)['mean']])}")
-    for filters, rate, rounds in itertools.product((128, 256), (0.02, 0.05), (10, 20, 30)):
-        chosen = [f"model.filters={filters}", f"training.learning_rate={rate}", f"rounds={rounds}"]
-        overrides = [*chosen, f"evaluation.every={rounds}", "aggregator=local"]
-        _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
-        print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
+    for filters, rate in itertools.product((128, 256), (0.02, 0.05)):
+        chosen = [f"model.filters={filters}", f"training.learning_rate={rate}"]
+        overrides = [*chosen, "rounds=30", "evaluation.every=10", "aggregator=local"]
+        run = Run(config_of("dsads", seed, overrides), data=data)
+        with run.experiment() as experiment:
+            for _, record in play(run.start(), experiment):
+                if record.mixed is not None:
+                    mean = summary(record.mixed, data)["local"]["mean"]
+                    print(f"{' '.join(chosen)} rounds={record.round} {shown([mean])}", flush=True)
     softer = replace(data, x=softened(data.x, SOFT))
     for title, score in (("logistic", logistic(softer)), ("cnn", personal(seed, softer)["local"])):
         print(f"data.soft={SOFT:g} {title} {shown([score['mean']])}", flush=True)

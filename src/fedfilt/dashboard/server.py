@@ -109,6 +109,8 @@ def guard(server: Any, host: str, port: int, token: str) -> None:
         origin = request.headers.get("Origin")
         if request.method != "GET" and origin is not None and origin != f"http://{request.host}":
             return Response("Requests from other pages are refused.\n", 403)
+        if request.method == "POST" and not isinstance(request.get_json(silent=True), dict):
+            return Response("Not a request of this page.\n", 400)
         return None
 
     def add_headers(answer: Any) -> Any:
