@@ -419,7 +419,8 @@ def _plan_table(found: dict[str, Any]) -> Any:
 def _comparison_table(rows: list[Any]) -> Any:
     from rich.table import Table
 
-    title = f"accuracy at the last round, mean{' ± std' if rows[0].seeds > 1 else ''} over {rows[0].seeds} seeds"
+    over = f", mean ± std over {rows[0].seeds} seeds" if rows[0].seeds > 1 else ""
+    title = f"accuracy at the last round{over}"
     table = Table("rule", "local test", "std of devices", "worst device", "global test", "std of devices", title=title)
     for row in rows:
         spread = [
