@@ -38,7 +38,9 @@ Overrides = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to standard error.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder to look for data files in first.", show_default=False)]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder to look for data files in, after the cache.", show_default=False)
+]
 
 
 @app.callback()
@@ -258,9 +260,14 @@ def data_list() -> None:
 
         table = Table("name", "in cache", "what it is")
         for name in parts.names("datasets"):
-            kind = parts.find("datasets", name)
-            here = all((Store().cache / _folder(kind) / file.name).exists() for file in kind.files)
-            table.add_row(name, "yes" if here else "no", kind.__doc__.splitlines()[0])
+            try:
+                kind = parts.find("datasets", name)
+            except ValueError as error:
+                table.add_row(name, "-", str(error))
+                continue
+            files = getattr(kind, "files", ())
+            here = all((Store().cache / _folder(kind) / file.name).exists() for file in files)
+            table.add_row(name, "yes" if here else "no", (kind.__doc__ or "").strip().partition("\n")[0])
         Console().print(table)
 
 

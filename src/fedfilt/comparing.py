@@ -27,9 +27,17 @@ def rules(text: str) -> list[str]:
     names: list[str] = []
     for word in (part.strip() for part in text.split(",")):
         names += PAPER if word == "paper" else [word]
-    if len(set(names)) != len(names) or "" in names:
+    if len({_canonical(name) for name in names}) != len(names) or "" in names:
         raise ValueError(f"rules must be different names with commas between, got {text!r}")
     return names
+
+
+def _canonical(rule: str) -> str:
+    """mu=.1, mu=0.1 and mu=1e-1 are one rule."""
+    try:
+        return f"mu={float(rule.removeprefix('mu=')):g}" if rule.startswith("mu=") else rule
+    except ValueError:
+        return rule
 
 
 def with_rule(config: Config, rule: str) -> Config:
@@ -67,6 +75,8 @@ def compare(
 ) -> Iterator[Step]:
     """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left."""
     configs = {(name, seed): replace(with_rule(config, name), seed=seed) for seed in seeds for name in names}
+    for (name, seed), one in configs.items():  # before the first round of any
+        runs.check_folder(folder / name / f"seed-{seed}", one, resume)
     for seed in seeds:
         left = [n for n in names if not (resume and finished(folder / n / f"seed-{seed}", configs[n, seed]))]
         if not left:

@@ -7,10 +7,11 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,10 @@ class Checkpoint:
         check_count("checkpoint.every", self.every)
 
 
+DEFAULTS = {"model": Model().name, **{part: default for part, (_, default) in PARTS.items()}}
+NAMED = (*DEFAULTS, "graph", "engine")  # tables for which a name may stand
+
+
 @dataclass(frozen=True)
 class Config:
     """A whole experiment."""
@@ -134,9 +139,10 @@ def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
             raise ValueError(f"no experiment file {path}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}") from error
-    # Names first, be it part.name=... or part=...: they clear the options of the part they replace
-    for text in sorted(overrides, key=lambda text: not (key := text.partition("=")[0]).endswith("name") and "." in key):
-        _override(table, text)
+    # Names first, outer before inner: another name clears the options of the part that it replaces
+    changes = [_parsed(text) for text in overrides]
+    for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
+        _override(table, steps, value)
     return from_table(table)
 
 
@@ -146,7 +152,12 @@ def from_table(table: Mapping[str, Any]) -> Config:
     return typing.cast(Config, _made(Config, filled, ""))
 
 
-def _override(table: Table, text: str) -> None:
+def _parsed(text: str) -> tuple[list[str], Any]:
+    """The steps of an override's key and its value; part=name is part.name=name.
+
+    >>> _parsed("training.learning_rate=.1"), _parsed("engine=flower")
+    ((['training', 'learning_rate'], 0.1), (['engine', 'name'], 'flower'))
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ValueError(f"an override must be key=value, such as training.learning_rate=0.1, got {text!r}")
@@ -154,16 +165,24 @@ def _override(table: Table, text: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    *path, last = key.strip().split(".")
-    for step in path:
+        if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", parsed):  # .1 and 1., which TOML does not have
+            parsed = float(parsed)
+    path = key.strip().split(".")
+    names = path[-1] in NAMED and (len(path) == 1 or path[-1] == "filter") and isinstance(parsed, str)
+    return [*path, "name"] if names else path, parsed
+
+
+def _override(table: Table, path: Sequence[str], value: Any) -> None:
+    *steps, last = path
+    for step in steps:
         if isinstance(table.get(step), str):
             table[step] = {"name": table[step]}  # scheduler=same_deadline scheduler.deadline=seconds
         table = table.setdefault(step, {})
         if not isinstance(table, dict):
-            raise ValueError(f"{key}: {step} is a value, not a table")
-    if last == "name" and path and path[-1] in (*PARTS, "model") and table.get("name", parsed) != parsed:
+            raise ValueError(f"{'.'.join(path)}: {step} is a value, not a table")
+    if last == "name" and steps and steps[-1] in DEFAULTS and table.get("name", DEFAULTS[steps[-1]]) != value:
         table.clear()  # the options of another part do not fit
-    table[last] = parsed
+    table[last] = value
 
 
 def _made(kind: type, table: Any, path: str) -> Any:

@@ -1,6 +1,7 @@
 """Train personal models on your own data in one call."""
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,7 @@ def fit(
     ((2, 10), 'Linear')
     """
     check_count("rounds", rounds)
+    _check_rule(aggregator)
     data = FederatedData.from_arrays(train, local_test, global_test)
     if data.count != graph.count:
         raise ValueError(f"graph must have one device per entry of train, {data.count}, got {graph.count}")
@@ -96,3 +98,13 @@ def fit(
             state = now
             records.append(record)
     return Fitted(state.models, records, data, copy.deepcopy(model))
+
+
+def _check_rule(rule: Any) -> None:
+    """A rule is called with models, updates and graph; a name, a class or a filter is not one."""
+    try:
+        inspect.signature(rule).bind("models", "updates", "graph")
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"aggregator must be a rule such as GFedFilt(Tikhonov(mu=1.0)) or FedAvg(), got {rule!r}"
+        ) from None

@@ -32,6 +32,8 @@ def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, ou
     array([[1.],
            [2.]])
     """
+    if not isinstance(graph, Graph):
+        raise ValueError(f"graph must be a Graph, such as Graph.from_adjacency(matrix), got {type(graph).__name__}")
     check_signal("signal", signal, graph.count)
     if out is None:
         out = np.empty(signal.shape, signal.dtype)

@@ -12,6 +12,7 @@ Tikhonov(mu=2.0)
 
 import pkgutil
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -33,7 +34,10 @@ def find(kind: str, name: str) -> Any:
         except (ImportError, AttributeError) as error:
             raise ValueError(f"cannot load {name!r} for {kind}: {error}") from error
     check_choice(f"name in {kind}", name, names(kind))
-    module = import_module(f"fedfilt.{kind}.{name}")
+    try:
+        module = import_module(f"fedfilt.{kind}.{name}")
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(f"fedfilt/{kind}/{name}.py cannot be loaded: {error}") from error
     classes = [
         value
         for key, value in vars(module).items()
@@ -49,7 +53,12 @@ def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     kind = package.rpartition(".")[2]
 
     def classes() -> dict[str, Any]:
-        return {part.__name__: part for part in (find(kind, name) for name in names(kind))}
+        found = {}
+        for name in names(kind):
+            with suppress(ValueError):  # a file that is wrong is named when it is asked for; the others are fine
+                part = find(kind, name)
+                found[part.__name__] = part
+        return found
 
     def get(name: str) -> Any:
         if name.startswith("_") or name not in (found := classes()):

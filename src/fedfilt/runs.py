@@ -223,7 +223,7 @@ def play_in_folder(
     finished run is left as it is. An `engine` that is running already with the same data, model and seed may be given.
     """
     config = run.config
-    _check_folder(folder, resume)
+    check_folder(folder, config, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder):
         state = _begin(run, folder)
@@ -294,12 +294,15 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _check_folder(folder: Path, resume: bool) -> None:
-    """Refuse to write into what is not a run folder, before anything in it is touched."""
+def check_folder(folder: Path, config: Config, resume: bool) -> None:
+    """Refuse to write into what is not a folder of this run, before anything in it is touched."""
     if (folder / "config.toml").exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already; go on with --resume or choose another --out")
-    elif folder.exists() and (not folder.is_dir() or any(not path.name.endswith(".tmp") for path in _others(folder))):
+        _check_same(config, folder / "config.toml")
+    elif folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose a folder with --out")
+    elif folder.exists() and any(not path.name.endswith(".tmp") for path in _others(folder)):
         raise ValueError(f"{folder} holds other files; choose a new folder with --out")
 
 
@@ -320,7 +323,9 @@ def _begin(run: Run, folder: Path) -> State:
             if before.get(f"{what}_hash") != now[f"{what}_hash"]:
                 raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
         changed = [
-            f"{key} {before.get(key)} -> {now[key]}" for key in ("torch", "native") if before.get(key) != now[key]
+            f"{key} {before.get(key)} -> {now[key]}"
+            for key in ("torch", "native", "native_sources")
+            if before.get(key, now[key]) != now[key]
         ]
         if changed:
             logging.getLogger("fedfilt").warning(
@@ -441,6 +446,7 @@ def _environment(run: Run) -> str:
             "processor": platform.processor() or platform.machine(),
             **{name: version(name) for name in packages},
             "native": native.chosen().level,
+            "native_sources": native.sources()[:12],
             "config_hash": run.config.hash(),
             "seed": run.config.seed,
             "partition_hash": run.data.hash,

@@ -30,7 +30,12 @@ def vote(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
     array([1])
     """
     check_choice("how", how, HOW)
-    given = np.asarray(probabilities, np.float64)
+    try:
+        given = np.asarray(probabilities, np.float64)
+    except ValueError:
+        raise ValueError(
+            "probabilities must have as many moments and labels for every device; a moment that one did not see is NaN"
+        ) from None
     if given.ndim != 3 or not given.shape[0] or given.shape[2] < 2:
         raise ValueError(
             f"probabilities must have shape (devices, moments, labels), one device and two labels at least, "

@@ -114,16 +114,16 @@ def _library() -> ctypes.CDLL | str:
             try:
                 library = ctypes.CDLL(str(path))
                 library.fedfilt_sources.restype = ctypes.c_char_p
-                built = library.fedfilt_sources().decode()
+                built = library.fedfiltsources().decode()
             except (OSError, AttributeError) as error:
                 return f"cannot be loaded: {error}"
-            if _sources() not in ("", built):
+            if sources() not in ("", built):
                 return "built from other sources than these; install fedfilt again"
             return library
     return "not built (no working C++ compiler when fedfilt was installed)"
 
 
-def _sources() -> str:
+def sources() -> str:
     """Fingerprint of the sources beside this file, where they are there; see setup.py."""
     home = Path(__file__).parent
     files = sorted([*home.glob("*.cpp"), *home.glob("*.h")])

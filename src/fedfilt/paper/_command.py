@@ -44,6 +44,8 @@ def paper(
         chosen = makers() if {"all", "list"} & set(items) else [maker(name) for name in items]
         for name in items:
             maker(name) if name not in ("all", "list") else None
+        if page_only and not store.is_dir():
+            raise ValueError(f"there are no results in {store}; name their folder with --store")
         results = Results(store, Scope.of(seeds, rounds, quick, samples))
         if "list" in items:
             _list(chosen, results)

@@ -23,8 +23,8 @@ training samples per device; 45 are here too, and the last item says which is ne
 Numbers are percent after the last round, mean ± standard deviation over seeds. "Between devices" is the standard
 deviation over the 20 devices, mean over seeds; the paper's ± is of that kind. "To FedAvg" is the difference on the
 same data, start and batches, mean ± standard deviation over seeds. A difference is said to *reproduce* if it has the
-paper's sign in every seed, *not to* if in none, and to be *unclear* if seeds disagree; below 0.1 points in all seeds
-it is too small to tell."""
+paper's sign in every seed, *not to* if in none or if it is below 0.1 points in all, and to be *unclear* if seeds
+disagree."""
 
 SLIPS = """## Slips in the paper
 
@@ -87,7 +87,16 @@ def _provenance(chosen: Sequence[Maker], results: Results) -> str:
     hours = sum(record["wall_seconds"] for record in records) / 3600
     names = ("fedfilt", "python", "numpy", "torch")
     versions = sorted({", ".join(f"{name} {record['environment'][name]}" for name in names) for record in records})
-    return f"{len(records)} of {len(cases)} runs are there, {hours:.1f} core hours in all ({'; '.join(versions)})."
+    text = (
+        f"{len(records)} of {len(cases)} runs are there, {hours:.1f} hours of wall time in all ({'; '.join(versions)})."
+    )
+    builds = {record["environment"].get("native_sources") for record in records}
+    if len(builds) > 1 or None in builds:
+        text += (
+            " They were made by several builds of the native core, which differ in the last bits of their sums: made "
+            "again, a single run moves by some tenths of a point, less than seeds differ."
+        )
+    return text
 
 
 def pictures(made: Mapping[str, Item], folder: Path, png: bool) -> list[Path]:

@@ -54,7 +54,7 @@ def verdict(paper: float, ours: Sequence[float]) -> str:
     if not len(ours):
         return "has not been computed"
     if max(abs(value) for value in ours) < 0.1:
-        return "is too small to tell (below 0.1 points)"
+        return "does not reproduce (below 0.1 points)"
     agree = [bool(np.sign(round(value, 6)) == np.sign(paper)) for value in ours]
     return "reproduces" if all(agree) else "is unclear: seeds disagree" if any(agree) else "does not reproduce"
 

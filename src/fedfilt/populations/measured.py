@@ -24,6 +24,8 @@ class Measured:
 
     def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
         """The hardware of the devices in the table."""
+        if not self.table:
+            raise ValueError("devices.table must name a CSV file as `fedfilt profile` prints it")
         with open(self.table, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
         if len(rows) != len(samples):
