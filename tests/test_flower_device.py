@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import datetime
+import threading
 
 import httpx
 import numpy as np
@@ -220,3 +221,45 @@ def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
     assert state.activate_task(5) == (start < 300)
     clock[0] += datetime.timedelta(seconds=silence)
     assert state.acknowledge_task_heartbeat(5) == (start < 300 and silence < 60)
+
+
+def test_the_work_of_a_run_that_ended_does_not_keep_back_the_next_reply(monkeypatch):
+    """Flower's own loop, with a message of a run that ended while it was fetched and one of the next run."""
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.supernode import start_client_internal as internal
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    from fedfilt.flower.supernode import answer_all
+
+    monkeypatch.setattr(internal, "_push_messages", internal._push_messages)  # to be as before afterwards
+    for name in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    objects = ObjectStoreFactory()
+    state, store = NodeStateFactory(objects).state(), objects.store()
+    monkeypatch.setattr(state, "get_message_processing_duration", lambda message_id: 0.0)
+    received = []
+    for run_id in (1, 2):
+        message = messages.addressed("who", 7, messages.who_order(), 0, 60.0)
+        message.metadata.__dict__.update(_run_id=run_id, _message_id=f"message-{run_id}")
+        state.store_message(message)
+        received.append(message)
+
+    def reply(message):
+        answer = Message(messages.who_reply(message.metadata.run_id), reply_to=message)
+        internal._insert_message(answer, state, store)
+
+    sent = []
+
+    def send(message, tree, seconds):
+        sent.append(message.metadata.run_id)
+        return set(), ""
+
+    answer_all()
+    reply(received[0])  # the left-over is done at once, the other a second later
+    later = threading.Timer(1.0, reply, [received[1]])
+    later.start()
+    internal._push_messages(state=state, object_store=store, send=send, push_object=lambda *_: None)
+    later.join()
+    assert sent == [1, 2]
+    assert not state.msg_store
