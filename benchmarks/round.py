@@ -82,7 +82,11 @@ def flower_round(run):
 
     @server.main()
     def _main(grid, context):
-        while go.get():
+        while threading.main_thread().is_alive():  # else the benchmark would never end
+            try:
+                go.get(timeout=1)
+            except queue.Empty:
+                continue
             found = FedAvg(fraction_evaluate=0.0).start(grid, ArrayRecord(run.module.state_dict()), num_rounds=1)
             done.put(found.train_metrics_clientapp)
 
