@@ -114,7 +114,7 @@ def _library() -> ctypes.CDLL | str:
             try:
                 library = ctypes.CDLL(str(path))
                 library.fedfilt_sources.restype = ctypes.c_char_p
-                built = library.fedfiltsources().decode()
+                built = library.fedfilt_sources().decode()
             except (OSError, AttributeError) as error:
                 return f"cannot be loaded: {error}"
             if sources() not in ("", built):
