@@ -474,7 +474,7 @@ def test_without_a_compiler_the_build_succeeds(tmp_path):
 @pytest.mark.skipif(not native.available(), reason="the native core is not built")
 def test_a_library_of_other_sources_is_not_used(monkeypatch):
     monkeypatch.delenv(native.VARIABLE, raising=False)
-    monkeypatch.setattr(native, "_sources", lambda: "other")
+    monkeypatch.setattr(native, "sources", lambda: "other")
     monkeypatch.setattr(native, "_library", native._library.__wrapped__)
     assert native.chosen() == (None, "built from other sources than these; install fedfilt again")
 
