@@ -350,7 +350,7 @@ def test_the_page_says_what_is_wrong_and_recovers(compared, new_page, tmp_path):
         cut = text.index(b"\n") + 50
         (folder / "metrics.jsonl").write_bytes(text[:cut])  # a line and a bit of the next
         says(page, "status", "round 1 of 4")
-        assert page.inner_text("#notes") == ""
+        until(page, "() => document.querySelector('#notes').innerText === ''")  # they come after the line on top
         with (folder / "metrics.jsonl").open("ab") as log:
             log.write(text[cut:])
         says(page, "status", "round 4 of 4")
