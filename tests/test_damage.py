@@ -17,8 +17,9 @@ from fedfilt.config import from_table
 from fedfilt.dashboard import page
 from fedfilt.dashboard.app import make_app
 from fedfilt.dashboard.watch import SEARCH, Watch
-from fedfilt.records import Records, find_runs, furthest, groups
+from fedfilt.records import Records, find_runs
 from fedfilt.runs import Run, play_in_folder
+from fedfilt.seeds import furthest, groups
 from test_showing import SMALL, call
 
 ODD = [

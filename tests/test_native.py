@@ -497,7 +497,7 @@ def test_the_kernels_pass_under_sanitizers(tmp_path, wide):
     Once all levels are built with the registers of AVX-512, so that its code is tested also where no CPU has it.
     """
     if not has_sanitizers(tmp_path):
-        pytest.skip("the compiler has no sanitizers")
+        pytest.skip("the compiler has no sanitizers")  # "where the compiler has them": others still test the kernels
     path = build(tmp_path, FEDFILT_NATIVE_FLAGS=SANITIZED + (" -D__AVX512F__ -Wno-psabi" if wide else ""))
     library = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
     environment = {

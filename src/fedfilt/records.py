@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,7 +27,6 @@ from fedfilt.topology import Topology
 DEVICE_LIMIT = 1_000_000  # devices of a graph that is read
 EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
 TAIL = 200  # bytes by which a file is known again
-PLACE = ("engine", "checkpoint")  # parts of a config that change where a run is made, not what comes of it
 STOP = "stop"  # a file of this name in a run folder asks the run to end after its round
 # Lists of devices in a line of metrics.jsonl that are events, and their words
 EVENT_LISTS = {"late": "late", "rejected": "rejected", "joined": "joined", "left": "left", "moved": "moved"}
@@ -393,41 +392,6 @@ def named(runs: list[Records]) -> list[Records]:
     for name, run in zip(names, runs, strict=True):
         run.name = f"{name} ({run.folder})" if names.count(name) > 1 else name
     return sorted(runs, key=lambda run: (run.seed, rule_order(run.rule), str(run.folder)))
-
-
-def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
-    """Runs that differ in nothing but the seed, by a name: the rule; with a folder where that is not enough."""
-    alike: dict[str, list[Records]] = {}
-    for run in runs:
-        table = {key: value for key, value in run.config.items() if key not in ("seed", *PLACE)}
-        key = json.dumps(table, sort_keys=True, default=str)
-        if any(run.seed == other.seed for other in alike.get(key, [])):
-            key += str(run.folder)  # the same run again is not another seed
-        alike.setdefault(key, []).append(run)
-    rules = [found[0].rule for found in alike.values()]
-    names = [
-        rule if rules.count(rule) == 1 else f"{rule} ({found[0].folder.parent if len(found) > 1 else found[0].folder})"
-        for rule, found in zip(rules, alike.values(), strict=True)
-    ]
-    return dict(zip(names, alike.values(), strict=True))
-
-
-def differences(runs: Iterable[Records]) -> list[str]:
-    """In which parts of their configs runs differ, other than the rule and the seed: what makes comparing them odd."""
-    tables = [run.config for run in runs]
-    keys = {key for table in tables for key in table} - {"aggregator", "seed", *PLACE}
-    return sorted(key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables))
-
-
-def furthest(runs: Sequence[Records], test: str) -> list[Records]:
-    """Of the seeds of a rule, those that have been tested in the latest round that any has: one may still train."""
-    reached = [run.tested(test)[-1]["round"] if run.tested(test) else 0 for run in runs]
-    return [run for run, last in zip(runs, reached, strict=True) if last and last == max(reached)]
-
-
-def seeds_of(some: Sequence[Records], of: Sequence[Records]) -> str:
-    """How many seeds: "3 seeds", or "2 of 3 seeds" where others have not come as far."""
-    return f"{f'{len(some)} of ' * (len(some) < len(of))}{len(of)} seed{'s' * (len(of) > 1)}"
 
 
 def rule_name(table: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from fedfilt import __version__, figures
 from fedfilt.checkpoint import write_atomically
 from fedfilt.checks import check_choice
-from fedfilt.records import Records, differences, find_runs, furthest, groups, seeds_of
+from fedfilt.records import Records, find_runs
+from fedfilt.seeds import differences, furthest, groups, seeds_of
 
 PAPER = "https://doi.org/10.1109/JIOT.2022.3228727"
 FORMATS = ("png", "svg", "pdf")

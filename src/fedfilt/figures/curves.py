@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 
 from fedfilt.checks import Array, check_choice
 from fedfilt.figures.style import BLUE, ORANGE, blank, empty, look, styled
-from fedfilt.records import Records, differences, furthest, groups, rule_order, seeds_of
+from fedfilt.records import Records, rule_order
+from fedfilt.seeds import differences, furthest, groups, seeds_of
 
 AGAINST = {"rounds": "round", "seconds": "simulated seconds", "joules": "joules", "bytes": "megabytes sent"}
 LEGEND = {"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0}
