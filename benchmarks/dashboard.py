@@ -22,9 +22,10 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 import fedfilt
-from fedfilt.config import from_table
-from fedfilt.data import FederatedData
-from fedfilt.runs import Run, play_in_folder
+from fedfilt.data.samples import FederatedData
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.play import play_in_folder
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedfilt.flower.keeping import free_port
-from fedfilt.rounds import Plan, Schedule
-from fedfilt.wire import wire_size
+from fedfilt.flower.deploy.supervise import free_port
+from fedfilt.system.orders import Plan, Schedule
+from fedfilt.system.wire import wire_size
 
 HERE = Path(__file__).resolve().parent
 DENSITIES = (1.0, 1.0, 0.1, 0.01)

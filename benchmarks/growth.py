@@ -17,14 +17,16 @@ from torch import nn
 from common import conclude, heading
 from fedfilt import Graph, native
 from fedfilt.aggregators import GFedFilt
-from fedfilt.config import from_table
-from fedfilt.data import FederatedData
+from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Tikhonov
 from fedfilt.models.paper_cnn import PaperCNN
-from fedfilt.rounds import Job, Plan, Updates
-from fedfilt.runs import Run, play_in_folder
-from fedfilt.train import Training
+from fedfilt.rounds.types import Updates
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.play import play_in_folder
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.sgd import Training
 
 
 def a_round(devices, samples, module, shape, batch=32):

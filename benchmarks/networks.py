@@ -17,7 +17,9 @@ from fedfilt.models.cnn1d import CNN1d
 from fedfilt.models.logistic import Logistic
 from fedfilt.models.mlp import MLP
 from fedfilt.models.paper_cnn import PaperCNN
-from fedfilt.train import Trainer, Training, inputs
+from fedfilt.training._torch import inputs
+from fedfilt.training.sgd import Training
+from fedfilt.training.trainer import Trainer
 
 EPOCHS = 3
 

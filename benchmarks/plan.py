@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from common import conclude, heading
-from fedfilt.planning import solve
+from fedfilt.system.planning import solve
 
 DEADLINE = 3.0
 

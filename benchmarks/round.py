@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import conclude, heading, interleaved, sgemm
 from fedfilt import native
-from fedfilt.config import from_table
-from fedfilt.rounds import Job, Plan
-from fedfilt.runs import Run
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.system.orders import Job, Plan
 
 EPOCHS, BATCH, RATE = 3, 32, 0.02
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import fedfilt
-from fedfilt.figures import graph_signals
 from fedfilt.filters import Tikhonov
+from fedfilt.show.figures import graph_signals
 
 
 def main(out: Path) -> None:

@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from fedfilt.config import from_table
+from fedfilt._random import generator
+from fedfilt.data.store import DataMissing, Store
 from fedfilt.datasets.dsads import UNITS, Dsads
-from fedfilt.events import Event
-from fedfilt.rounds import play
-from fedfilt.runs import PARTITION, Run, summary
-from fedfilt.store import DataMissing, Store
-from fedfilt.train import generator
-from fedfilt.voting import Rooms
+from fedfilt.rounds.play import play
+from fedfilt.rounds.scores import summary
+from fedfilt.rounds.timeline import Event
+from fedfilt.rounds.voting import Rooms
+from fedfilt.runs.build import PARTITION, Run
+from fedfilt.runs.config import from_table
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedfilt.checkpoint import write_atomically
-from fedfilt.config import load
+from fedfilt._files import write_atomically
+from fedfilt.data.store import Store
+from fedfilt.data.windows import softened
 from fedfilt.datasets.dsads import CHANNELS, UNITS
-from fedfilt.events import Event, Timeline
-from fedfilt.recordings import softened
-from fedfilt.rounds import play
-from fedfilt.runs import Run, summary
-from fedfilt.store import Store
-from fedfilt.train import Trainer
-from fedfilt.voting import HOW, Rooms
+from fedfilt.rounds.play import play
+from fedfilt.rounds.scores import summary
+from fedfilt.rounds.timeline import Event, Timeline
+from fedfilt.rounds.voting import HOW, Rooms
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import load
+from fedfilt.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 STRENGTHS = (0.1, 1.0, 10.0)
@@ -187,8 +188,8 @@ def unlike(seed, sensors, mix, data, whole):
 
 def dealt(name, seed, samples, overrides=()):
     """The partition of a seed, as a run deals it."""
-    from fedfilt.runs import PARTITION
-    from fedfilt.train import generator
+    from fedfilt._random import generator
+    from fedfilt.runs.build import PARTITION
 
     config = config_of(name, seed, overrides)
     rooms = data_rooms(name, seed)

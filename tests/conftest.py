@@ -4,8 +4,9 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from fedfilt import Graph, parts
-from fedfilt.store import DataMissing, Store
+from fedfilt import Graph
+from fedfilt import _parts as parts
+from fedfilt.data.store import DataMissing, Store
 
 settings.register_profile(
     "fedfilt", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

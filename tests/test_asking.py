@@ -8,10 +8,11 @@ import pytest
 from torch import nn
 
 import fedfilt
-from fedfilt import comparing, parts
+from fedfilt import _parts as parts
 from fedfilt.aggregators import FedAvg, GFedFilt
-from fedfilt.config import load
 from fedfilt.filters import Tikhonov
+from fedfilt.runs import compare as comparing
+from fedfilt.runs.config import load
 from test_showing import SMALL, call
 
 EXPERIMENT = """

@@ -16,12 +16,17 @@ import numpy as np
 import pytest
 
 import fedfilt
-from fedfilt import comparing, report, sharing
-from fedfilt.config import from_table
-from fedfilt.data import FederatedData
+from fedfilt._files import STOP
+from fedfilt.data.samples import FederatedData
 from fedfilt.filters import Tikhonov
-from fedfilt.records import STOP, Records, find_runs
-from fedfilt.runs import Run, lines, play_in_folder
+from fedfilt.runs import compare as comparing
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import lines
+from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.records import Records, find_runs
+from fedfilt.show import report
+from fedfilt.show import shares as sharing
 from test_dashboard import SMALL, command, serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

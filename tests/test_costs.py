@@ -16,19 +16,25 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from fedfilt import Graph, parts, profiling
+from fedfilt import Graph
+from fedfilt import _parts as parts
 from fedfilt.aggregators import Local
-from fedfilt.config import from_table
+from fedfilt.engines._simulated import Simulated
 from fedfilt.engines.local import Local as LocalEngine
-from fedfilt.layout import Layout
 from fedfilt.populations import Paper
-from fedfilt.rounds import Evaluation, Experiment, Job, Plan, State, play
-from fedfilt.runs import Run, lines
+from fedfilt.rounds.play import play
+from fedfilt.rounds.types import Evaluation, Experiment, State
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import lines
 from fedfilt.schedulers.everything import Everything
-from fedfilt.simulated import Lateness, Simulated
 from fedfilt.sparsifiers import TopK
-from fedfilt.train import Training
-from fedfilt.wire import HEADER, pack, unpack, values_within, wire_size
+from fedfilt.system.lateness import Lateness
+from fedfilt.system.orders import Job, Plan
+from fedfilt.system.wire import HEADER, pack, unpack, values_within, wire_size
+from fedfilt.training import profiling
+from fedfilt.training.rows import Layout
+from fedfilt.training.sgd import Training
 from test_runs import call, command, config_file, finish
 from test_training import a_net, some_data
 

@@ -12,14 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfilt import comparing, figures, report, sharing
-from fedfilt.config import from_table
-from fedfilt.dashboard import page
-from fedfilt.dashboard.app import make_app
-from fedfilt.dashboard.watch import SEARCH, Watch
-from fedfilt.records import Records, find_runs
-from fedfilt.runs import Run, play_in_folder
-from fedfilt.seeds import furthest, groups
+from fedfilt.runs import compare as comparing
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.groups import furthest, groups
+from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.records import Records, find_runs
+from fedfilt.show import figures, report
+from fedfilt.show import shares as sharing
+from fedfilt.show.dashboard import page
+from fedfilt.show.dashboard.app import make_app
+from fedfilt.show.dashboard.folders import SEARCH, Watch
 from test_showing import SMALL, call
 
 ODD = [

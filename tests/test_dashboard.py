@@ -17,14 +17,17 @@ from functools import partial
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from fedfilt.config import from_table
-from fedfilt.dashboard import control
-from fedfilt.dashboard.app import Pulse, first, make_app, marks
-from fedfilt.dashboard.opening import PLOTLY
-from fedfilt.dashboard.server import bind, check_address, guard
-from fedfilt.dashboard.watch import SEARCH, Watch, run_key
-from fedfilt.records import STOP, Records, in_use
-from fedfilt.runs import Run, lines, play_in_folder
+from fedfilt._files import STOP, in_use
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import lines
+from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.records import Records
+from fedfilt.show.dashboard import steering as control
+from fedfilt.show.dashboard.app import Pulse, first, make_app, marks
+from fedfilt.show.dashboard.folders import SEARCH, Watch, run_key
+from fedfilt.show.dashboard.opening import PLOTLY
+from fedfilt.show.dashboard.server import bind, check_address, guard
 
 SMALL = {
     "data": "digits",

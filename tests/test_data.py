@@ -16,13 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import real
-from fedfilt import Graph, parts
-from fedfilt.data import FederatedData, Samples, Sizes, parse_idx, split
+from fedfilt import Graph
+from fedfilt import _parts as parts
+from fedfilt.data._idx import parse_idx
+from fedfilt.data.deal import Sizes, split
+from fedfilt.data.samples import FederatedData, Samples
+from fedfilt.data.store import DataFile, DataMissing, Package, Store
 from fedfilt.datasets.emnist import Emnist
 from fedfilt.datasets.femnist import Femnist
 from fedfilt.datasets.mnist import Mnist
 from fedfilt.partitions import Dirichlet, Labels, RoomLabels, Writers
-from fedfilt.store import DataFile, DataMissing, Package, Store
 
 
 def a_file(content=b"hello", **options):

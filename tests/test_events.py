@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from fedfilt import Graph, fit, rounds
+from fedfilt import Graph, fit
 from fedfilt.aggregators import FedAvg, GFedFilt, Local, RoomAverage
-from fedfilt.checkpoint import load_state
-from fedfilt.config import from_table, load
-from fedfilt.events import Event, Timeline
 from fedfilt.filters import Tikhonov
 from fedfilt.mixing import mixing_matrix
 from fedfilt.populations import Paper
-from fedfilt.rounds import Evaluation, Experiment, Reply, State, play
-from fedfilt.runs import Run, lines, play_in_folder
+from fedfilt.rounds import types as rounds
+from fedfilt.rounds.play import play
+from fedfilt.rounds.timeline import Event, Timeline
+from fedfilt.rounds.types import Evaluation, Experiment, Reply, State
+from fedfilt.runs.build import Run
+from fedfilt.runs.checkpoint import load_state
+from fedfilt.runs.config import from_table, load
+from fedfilt.runs.lines import lines
+from fedfilt.runs.play import play_in_folder
 from fedfilt.schedulers import Everything, SameDeadline
 
 PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)], rooms=["a", "a", "b", "b"])

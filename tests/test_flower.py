@@ -27,17 +27,20 @@ from flwr.supercore.run import Run as FlowerRun
 from flwr.superlink.grid import http_grid
 
 import fedfilt
-from fedfilt.config import from_table
-from fedfilt.engines.flower import Flower
+from fedfilt.engines.flower import device, messages
+from fedfilt.engines.flower.engine import Flower
+from fedfilt.engines.flower.exchange import exchange, guard_replies
+from fedfilt.engines.flower.simulation import running_grid, simulated_grid
 from fedfilt.engines.local import Local
-from fedfilt.flower import device, messages
-from fedfilt.flower.exchange import exchange, guard_replies
-from fedfilt.flower.simulation import running_grid, simulated_grid
-from fedfilt.rounds import Job, Plan, play_round
-from fedfilt.runs import Run, lines, play_in_folder
-from fedfilt.simulated import Lateness
-from fedfilt.train import Trainer
-from fedfilt.wire import HEADER, MAGIC, pack
+from fedfilt.rounds.play import play_round
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import lines
+from fedfilt.runs.play import play_in_folder
+from fedfilt.system.lateness import Lateness
+from fedfilt.system.orders import Job, Plan
+from fedfilt.system.wire import HEADER, MAGIC, pack
+from fedfilt.training.trainer import Trainer
 from test_kinds import unlike_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,7 +163,7 @@ def _app():
 def test_the_app_of_a_deployment_runs_unchanged_in_a_simulation(tmp_path, monkeypatch):
     """The same pyproject.toml; nodes are known by their partition-id; a second Flower run finds it complete."""
     from fedfilt.flower.app import server
-    from fedfilt.flower.deploy import app_project
+    from fedfilt.flower.deploy.write import app_project
 
     monkeypatch.delenv("FEDFILT_DEPLOYMENT", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -183,7 +186,7 @@ def test_the_app_of_a_deployment_runs_unchanged_in_a_simulation(tmp_path, monkey
 
 
 def test_a_glance_at_the_lock_does_not_end_a_run(tmp_path, run):
-    from fedfilt.checkpoint import Busy, locked
+    from fedfilt._files import Busy, locked
     from fedfilt.flower.app import _rounds
 
     place = Without(run, [])

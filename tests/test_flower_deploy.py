@@ -19,11 +19,12 @@ from safetensors.numpy import load_file
 
 pytest.importorskip("flwr")
 
-from fedfilt.config import load
 from fedfilt.engines.local import Local
-from fedfilt.flower.keeping import _end_with_parent, device_command, environment, free_port
-from fedfilt.rounds import play
-from fedfilt.runs import Run, lines
+from fedfilt.flower.deploy.supervise import _end_with_parent, device_command, environment, free_port
+from fedfilt.rounds.play import play
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import load
+from fedfilt.runs.lines import lines
 
 SLOW = 900  # seconds; nothing here takes long, but a machine may be busy with other tests
 
@@ -258,8 +259,8 @@ def test_nothing_is_left_behind_when_the_server_is_stopped(tmp_path, kept):
 
 def start_intruders(building, folder, kept):
     """Six who have no business here; the sixth, who wants to give orders from elsewhere, is in test_flower.py."""
-    from fedfilt.flower import deploy
-    from fedfilt.flower.control import control
+    from fedfilt.flower.deploy import write as deploy
+    from fedfilt.flower.deploy.control import control
 
     where = deploy.address(json_of(building)["address"])
     found = {}

@@ -15,15 +15,16 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedfilt.checkpoint import BadCheckpoint, load_state, save_state
-from fedfilt.config import from_table
-from fedfilt.flower import device, messages
-from fedfilt.flower.deploy import Registered
-from fedfilt.flower.nodes import Nodes
-from fedfilt.flower.simulation import running_grid
-from fedfilt.rounds import Job, Plan, State
-from fedfilt.runs import Run
-from fedfilt.train import Trainer
+from fedfilt.engines.flower import device, messages
+from fedfilt.engines.flower.identity import Registered
+from fedfilt.engines.flower.nodes import Nodes
+from fedfilt.engines.flower.simulation import running_grid
+from fedfilt.rounds.types import State
+from fedfilt.runs.build import Run
+from fedfilt.runs.checkpoint import BadCheckpoint, load_state, save_state
+from fedfilt.runs.config import from_table
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.trainer import Trainer
 from test_flower import TABLE
 
 
@@ -163,7 +164,7 @@ def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monk
     from flwr.superlink.main import create_app
     from starlette.middleware import Middleware
 
-    from fedfilt.flower.superlink import Guard
+    from fedfilt.flower.deploy.superlink import Guard
 
     monkeypatch.setattr(extensions, "get_middleware", lambda: (Middleware(Guard, most_bytes=1000),))
     app = create_app()
@@ -205,7 +206,7 @@ def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.supernode.nodestate import NodeStateFactory
 
-    from fedfilt.flower.supernode import be_patient
+    from fedfilt.flower.deploy.supernode import be_patient
 
     for module in (in_memory_corestate, sql_corestate):
         for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
@@ -230,7 +231,7 @@ def test_the_work_of_a_run_that_ended_does_not_keep_back_the_next_reply(monkeypa
     from flwr.supernode import start_client_internal as internal
     from flwr.supernode.nodestate import NodeStateFactory
 
-    from fedfilt.flower.supernode import answer_all
+    from fedfilt.flower.deploy.supernode import answer_all
 
     monkeypatch.setattr(internal, "_push_messages", internal._push_messages)  # to be as before afterwards
     for name in ("_run_id", "_task_id", "_node_id"):

@@ -16,10 +16,11 @@ from flwr.clientapp import ClientApp
 
 import fedfilt
 from fedfilt import aggregators
+from fedfilt.engines.flower.simulation import running_grid
 from fedfilt.flower import GFedFilt
-from fedfilt.flower.simulation import running_grid
-from fedfilt.rounds import Plan, Updates
-from fedfilt.wire import pack
+from fedfilt.rounds.types import Updates
+from fedfilt.system.orders import Plan
+from fedfilt.system.wire import pack
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = 5

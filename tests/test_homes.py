@@ -10,15 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedfilt
-from fedfilt import Graph, homes, vote
-from fedfilt.config import from_table
-from fedfilt.data import FederatedData, Sizes
-from fedfilt.layout import Layout
+from fedfilt import Graph, vote
+from fedfilt.data.deal import Sizes
+from fedfilt.data.samples import FederatedData
+from fedfilt.data.windows import Recording, windows
+from fedfilt.graph import similarity as homes
 from fedfilt.partitions import Wearers
-from fedfilt.recordings import Recording, windows
-from fedfilt.runs import Run, play_in_folder
-from fedfilt.topology import Topology
-from fedfilt.voting import NOBODY, Rooms, probabilities
+from fedfilt.rounds.voting import NOBODY, Rooms, probabilities
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.play import play_in_folder
+from fedfilt.topologies import Topology
+from fedfilt.training.rows import Layout
 
 # --- graphs -------------------------------------------------------------------------------------------------------
 

@@ -6,20 +6,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfilt import Graph, Updates, parts
+from fedfilt import Graph, Updates
+from fedfilt import _parts as parts
 from fedfilt.aggregators import FedAvg, GFedFilt
-from fedfilt.config import from_table
-from fedfilt.data import Sizes
-from fedfilt.events import Event, Timeline
+from fedfilt.data.deal import Sizes
+from fedfilt.data.windows import Recording, windows
 from fedfilt.filters import Tikhonov
-from fedfilt.kinds import ByKind, Kinds
-from fedfilt.layout import Layout
 from fedfilt.mixing import mixing_matrix
 from fedfilt.models import Motifs
 from fedfilt.partitions import Wearers
-from fedfilt.recordings import Recording, windows
-from fedfilt.rounds import play
-from fedfilt.runs import Run
+from fedfilt.rounds.kinds import ByKind, Kinds
+from fedfilt.rounds.play import play
+from fedfilt.rounds.timeline import Event, Timeline
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.training.rows import Layout
 
 KINDS = ("watch", "phone", "watch", "phone", "watch", "phone")
 GRAPH = Graph.from_rooms([0, 0, 1, 1, 2, 2], links=[(0, 2), (2, 4), (1, 3), (3, 5)])

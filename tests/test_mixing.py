@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import graphs, strengths, weighted_graphs
-from fedfilt import Graph, mix, mixing, mixing_matrix, solvers, strength
+from fedfilt import Graph, mix, mixing, mixing_matrix, strength
 from fedfilt.filters import AllPass, Floor, Heat, Ideal, Tikhonov
+from fedfilt.mixing import _solvers as solvers
 
 responses = st.one_of(
     st.builds(Tikhonov, strengths),

@@ -21,13 +21,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fedfilt
 from fedfilt import Graph, mixing, native
-from fedfilt.data import FederatedData
+from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Floor, Tikhonov
-from fedfilt.layout import Layout, glorot
-from fedfilt.native.network import Unknown, flops, recognise
-from fedfilt.rounds import Job, Plan
-from fedfilt.train import Diverged, Trainer, Training
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.recognise import Unknown, flops, recognise
+from fedfilt.training.rows import Layout, glorot
+from fedfilt.training.sgd import Diverged, Training
+from fedfilt.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -O1 -g"

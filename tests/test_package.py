@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedfilt
-from fedfilt import parts
+from fedfilt import _parts as parts
 
 ROOT = Path(__file__).resolve().parent.parent
 

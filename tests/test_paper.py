@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedfilt import __version__, store
+from fedfilt._version import __version__
 from fedfilt.cli import app
-from fedfilt.config import from_table
+from fedfilt.data import store
 from fedfilt.paper import appendix, system_heterogeneity, time_plan
 from fedfilt.paper._cases import POPULATIONS, SETS, STRENGTHS, TABLE, Case, Scope
 from fedfilt.paper._compute import compute, play
@@ -25,6 +25,7 @@ from fedfilt.paper._page import page
 from fedfilt.paper._printed import ACCURACY, AFTER, BEFORE, SCORES
 from fedfilt.paper._results import FORMAT, OtherVersion, Results
 from fedfilt.paper.claims import claims
+from fedfilt.runs.config import from_table
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "results" / "paper"

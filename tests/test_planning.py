@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfilt import parts, radio
-from fedfilt.building import heterogeneity
-from fedfilt.hardware import Hardware
-from fedfilt.planning import Demands, deadline, solve
+from fedfilt import _parts as parts
 from fedfilt.populations import Everyday, Measured, Paper, Prescribed
 from fedfilt.schedulers import SameDeadline, same_deadline
-from fedfilt.wire import wire_size
+from fedfilt.system import radio
+from fedfilt.system.hardware import Hardware, heterogeneity
+from fedfilt.system.planning import Demands, deadline, solve
+from fedfilt.system.wire import wire_size
 
 BYTES = wire_size(53_002, 53_002)
 

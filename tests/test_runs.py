@@ -15,11 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedfilt import checkpoint, comparing
-from fedfilt.config import Config, from_table, load
 from fedfilt.models import MLP
-from fedfilt.rounds import State
-from fedfilt.runs import Run, lines, play_in_folder
+from fedfilt.rounds.types import State
+from fedfilt.runs import checkpoint
+from fedfilt.runs import compare as comparing
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import Config, from_table, load
+from fedfilt.runs.lines import lines
+from fedfilt.runs.play import play_in_folder
 
 SMALL = {
     "data": "digits",

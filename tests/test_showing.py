@@ -15,15 +15,22 @@ import numpy as np
 import pytest
 
 import fedfilt
-from fedfilt import comparing, figures, report, sharing
-from fedfilt.config import from_table
-from fedfilt.dashboard import page
-from fedfilt.figures.drawing import svg
-from fedfilt.figures.places import floor_plan
+from fedfilt._files import STOP, in_use
 from fedfilt.filters import Tikhonov
 from fedfilt.graph import Graph
-from fedfilt.records import STOP, Records, find_runs, graph_from_json, graph_json, in_use, rule_name
-from fedfilt.runs import Run, Stopped, lines, play_in_folder
+from fedfilt.graph.serial import graph_from_json, graph_json
+from fedfilt.runs import compare as comparing
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import lines
+from fedfilt.runs.play import Stopped, play_in_folder
+from fedfilt.runs.records import Records, find_runs
+from fedfilt.runs.rules import rule_name
+from fedfilt.show import figures, report
+from fedfilt.show import shares as sharing
+from fedfilt.show.dashboard import page
+from fedfilt.show.figures.drawing import svg
+from fedfilt.show.figures.places import floor_plan
 
 SMALL = {
     "data": "digits",

@@ -10,19 +10,23 @@ from torch import nn
 from torch.nn import functional
 
 import fedfilt
-from fedfilt import Graph, mixing_matrix, parts
+from fedfilt import Graph, mixing_matrix
+from fedfilt import _parts as parts
+from fedfilt._random import generator
 from fedfilt.aggregators import FedAvg, GFedFilt, Local
-from fedfilt.config import from_table
-from fedfilt.data import FederatedData
+from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local as LocalEngine
 from fedfilt.filters import Tikhonov
-from fedfilt.layout import Layout, glorot
-from fedfilt.metrics import accuracy, local_from_global, scores
 from fedfilt.populations.paper import Paper
-from fedfilt.rounds import Evaluation, Experiment, Job, Plan, State, play
-from fedfilt.runs import Run
+from fedfilt.rounds.play import play
+from fedfilt.rounds.scores import accuracy, local_from_global, scores
+from fedfilt.rounds.types import Evaluation, Experiment, State
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
 from fedfilt.schedulers.everything import Everything
-from fedfilt.train import Diverged, Training, generator
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.rows import Layout, glorot
+from fedfilt.training.sgd import Diverged, Training
 
 
 def some_data(devices=4, shape=(1, 12, 12), classes=3, seed=0, sizes=(40, 25, 33, 1)):

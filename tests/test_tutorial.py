@@ -15,13 +15,13 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn import functional
 
 from fedfilt import Graph
-from fedfilt.config import load
-from fedfilt.data import Sizes
+from fedfilt.data.deal import Sizes
+from fedfilt.data.store import Store
 from fedfilt.datasets import Dsads
-from fedfilt.events import Timeline
 from fedfilt.models import Motifs
 from fedfilt.partitions import Wearers
-from fedfilt.store import Store
+from fedfilt.rounds.timeline import Timeline
+from fedfilt.runs.config import load
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,54 +9,131 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from fedfilt import aggregators, filters
-    from fedfilt.building import Building
-    from fedfilt.fitting import Fitted, fit
-    from fedfilt.graph import Graph
-    from fedfilt.mixing import Strength, mix, mixing_matrix, strength
-    from fedfilt.rounds import Updates
-    from fedfilt.voting import vote
+from fedfilt._version import __version__ as __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from fedfilt import (
+        aggregators,
+        datasets,
+        engines,
+        filters,
+        models,
+        partitions,
+        populations,
+        schedulers,
+        sparsifiers,
+        topologies,
+    )
+    from fedfilt.data.samples import FederatedData
+    from fedfilt.graph.building import Building
+    from fedfilt.graph.graph import Graph
+    from fedfilt.mixing import Strength, mix, mixing_matrix, strength
+    from fedfilt.rounds.play import play, play_round
+    from fedfilt.rounds.timeline import Event
+    from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
+    from fedfilt.rounds.voting import vote
+    from fedfilt.runs.build import Run
+    from fedfilt.runs.compare import compare
+    from fedfilt.runs.config import Config, load
+    from fedfilt.runs.fit import Fitted, fit
+    from fedfilt.runs.play import play_in_folder
+    from fedfilt.runs.records import Records
+    from fedfilt.system.hardware import Hardware
+    from fedfilt.system.orders import Plan, Schedule
+    from fedfilt.training.sgd import Training
 
 # Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
 _HOMES = {
-    "Building": "building",
-    "Fitted": "fitting",
-    "Graph": "graph",
+    "Building": "graph.building",
+    "Config": "runs.config",
+    "Evaluation": "rounds.types",
+    "Event": "rounds.timeline",
+    "Experiment": "rounds.types",
+    "FederatedData": "data.samples",
+    "Fitted": "runs.fit",
+    "Graph": "graph.graph",
+    "Hardware": "system.hardware",
+    "Plan": "system.orders",
+    "Record": "rounds.types",
+    "Records": "runs.records",
+    "Run": "runs.build",
+    "Schedule": "system.orders",
+    "State": "rounds.types",
     "Strength": "mixing",
-    "Updates": "rounds",
-    "aggregators": "",
-    "filters": "",
-    "fit": "fitting",
+    "Training": "training.sgd",
+    "Updates": "rounds.types",
+    "compare": "runs.compare",
+    "fit": "runs.fit",
+    "load": "runs.config",
     "mix": "mixing",
     "mixing_matrix": "mixing",
+    "play": "rounds.play",
+    "play_in_folder": "runs.play",
+    "play_round": "rounds.play",
     "strength": "mixing",
-    "vote": "voting",
+    "vote": "rounds.voting",
 }
+_FOLDERS = (  # of parts
+    "aggregators",
+    "datasets",
+    "engines",
+    "filters",
+    "models",
+    "partitions",
+    "populations",
+    "schedulers",
+    "sparsifiers",
+    "topologies",
+)
 
 __all__ = [
     "Building",
+    "Config",
+    "Evaluation",
+    "Event",
+    "Experiment",
+    "FederatedData",
     "Fitted",
     "Graph",
+    "Hardware",
+    "Plan",
+    "Record",
+    "Records",
+    "Run",
+    "Schedule",
+    "State",
     "Strength",
+    "Training",
     "Updates",
     "aggregators",
+    "compare",
+    "datasets",
+    "engines",
     "filters",
     "fit",
+    "load",
     "mix",
     "mixing_matrix",
+    "models",
+    "partitions",
+    "play",
+    "play_in_folder",
+    "play_round",
+    "populations",
+    "schedulers",
+    "sparsifiers",
     "strength",
+    "topologies",
     "vote",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FOLDERS:
+        return import_module(f"fedfilt.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedfilt' has no attribute {name!r}")
-    home = _HOMES[name]
-    value = getattr(import_module(f"fedfilt.{home}"), name) if home else import_module(f"fedfilt.{name}")
+    value = getattr(import_module(f"fedfilt.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,5 +1,17 @@
 """Rules that turn the models and updates of all devices into their next models, one per file."""
 
-from fedfilt.parts import folder
+from typing import TYPE_CHECKING
+
+from fedfilt._parts import folder
+
+if TYPE_CHECKING:  # for editors and type checkers; a new file is found without being listed here
+    from fedfilt.aggregators.fedavg import FedAvg as FedAvg
+    from fedfilt.aggregators.fedu import FedU as FedU
+    from fedfilt.aggregators.gfedfilt import GFedFilt as GFedFilt
+    from fedfilt.aggregators.local import Local as Local
+    from fedfilt.aggregators.paper_literal import PaperLiteral as PaperLiteral
+    from fedfilt.aggregators.room_average import RoomAverage as RoomAverage
+    from fedfilt.aggregators.self_blend import SelfBlend as SelfBlend
+    from fedfilt.aggregators.sfl import SFL as SFL
 
 __getattr__, __dir__ = folder(__name__)

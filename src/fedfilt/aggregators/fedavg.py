@@ -1,17 +1,15 @@
 from dataclasses import dataclass
 
-import numpy as np
-
-from fedfilt.checks import Array
+from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)
 class FedAvg:
     """One shared model: every device gets the mean of all trained models, weighted by samples.
 
-    It looks at no graph: also who was absent, and who is not connected, gets the mean.
+    It looks at no graph: devices that were absent or are not connected get the mean too.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[1.0], [4.0]]), weights=np.array([2.0, 1.0]))
@@ -22,7 +20,4 @@ class FedAvg:
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)
-        if not updates.weights.any():
-            return models.copy()
-        shares = (updates.weights / updates.weights.sum()).astype(models.dtype)
-        return np.broadcast_to(shares @ (models + updates.rows), models.shape).copy()
+        return updates.averaged(models)

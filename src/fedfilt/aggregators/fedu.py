@@ -2,9 +2,10 @@ from dataclasses import dataclass
 
 import scipy.sparse as sp
 
-from fedfilt.checks import Array, check_number
+from fedfilt._checks import check_number
+from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedfilt.checks import Array, Response, check_choice
+from fedfilt._checks import check_choice
+from fedfilt._types import Array, Response
 from fedfilt.filters.tikhonov import Tikhonov
 from fedfilt.graph import Graph
 from fedfilt.mixing import mix
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class GFedFilt:
 
     signal "models" filters models + updates (what the authors' program does, and what reproduces the paper's tables);
     "updates" adds the filtered updates to the models (the paper's equation; models then drift apart for ever).
-    A connected component in which nobody is present stays as it is.
+    A connected component in which no device is present stays as it is.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[0.0], [3.0]]), weights=np.ones(2))
@@ -29,6 +30,10 @@ class GFedFilt:
 
     def __post_init__(self) -> None:
         check_choice("signal", self.signal, ("models", "updates"))
+
+    def interpolating(self) -> "GFedFilt":
+        """The rule that gives a model to a device that brings nothing: among updates it would say nothing."""
+        return replace(self, signal="models")
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)

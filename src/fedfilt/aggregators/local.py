@@ -1,8 +1,8 @@
 from dataclasses import dataclass
 
-from fedfilt.checks import Array
+from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, Response
+from fedfilt._types import Array, Response
 from fedfilt.filters.tikhonov import Tikhonov
 from fedfilt.graph import Graph
 from fedfilt.mixing import mix
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)

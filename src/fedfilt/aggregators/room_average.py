@@ -2,14 +2,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array
+from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)
 class RoomAverage:
-    """One model per room: FedAvg among the devices of each room. A room in which nobody is present stays as it is.
+    """One model per room: FedAvg among the devices of each room. A room in which no device is present stays as it is.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[1.0], [3.0], [9.0]]), weights=np.ones(3))
@@ -28,8 +28,6 @@ class RoomAverage:
         result = models.copy()
         for room in np.unique(graph.rooms):
             members = np.flatnonzero(graph.rooms == room)
-            weights = updates.weights[members]
-            if weights.any():
-                shares = (weights / weights.sum()).astype(models.dtype)
-                result[members] = shares @ (models[members] + updates.rows[members])
+            some = Updates(updates.rows[members], updates.weights[members])
+            result[members] = some.averaged(models[members])
         return result

@@ -1,9 +1,9 @@
 from dataclasses import dataclass
 
-from fedfilt.aggregators.fedavg import FedAvg
-from fedfilt.checks import Array, check_number
+from fedfilt._checks import check_number
+from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)
@@ -24,4 +24,4 @@ class SelfBlend:
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)
-        return self.own * (models + updates.rows) + (1 - self.own) * FedAvg()(models, updates, graph)
+        return self.own * (models + updates.rows) + (1 - self.own) * updates.averaged(models)

@@ -3,9 +3,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from fedfilt.checks import Array, check_count
+from fedfilt._checks import check_count
+from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples
-from fedfilt.store import DataFile, Store
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Store
 
 
 @dataclass(frozen=True)

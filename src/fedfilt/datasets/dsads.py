@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.checks import Array, check_choice
-from fedfilt.data import Samples
-from fedfilt.recordings import Recording, windows
-from fedfilt.store import DataFile, DataMissing, Store
+from fedfilt._checks import check_choice
+from fedfilt._types import Array
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, DataMissing, Store
+from fedfilt.data.windows import Recording, windows
 
 UNITS = ("torso", "right arm", "left arm", "right leg", "left leg")
 # Watches have an accelerometer, phones a gyroscope too, units everything
@@ -37,6 +38,7 @@ class Dsads:
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
+            "dsads",
             "dsads-s01-s15.zip",
             42745366,
             "301177827b030671ba52da132008239c88cc989b431eb188d5649a336d507511",
@@ -49,7 +51,7 @@ class Dsads:
     def load(self, store: Store) -> Samples:
         """Read the segments, each a recording; the units of a person saw the same moments."""
         try:
-            path = Path(self.archive) if self.archive else store.path("dsads", self.files[0])
+            path = Path(self.archive) if self.archive else store.path(self.files[0])
         except DataMissing as error:
             raise DataMissing(
                 f"{error}\nOr fetch the public archive (UCI data set 256) and name it: data.archive=data.zip"

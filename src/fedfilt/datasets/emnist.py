@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples, parse_idx
-from fedfilt.store import DataFile, Store
+from fedfilt.data._idx import parse_idx
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Store
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Emnist:
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
+            "emnist",
             "gzip.zip",
             561753746,
             "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
@@ -29,7 +31,7 @@ class Emnist:
     def load(self, store: Store) -> Samples:
         """Read the digits out of the archive; its images are stored on their side."""
         parts = {}
-        with zipfile.ZipFile(store.path("emnist", self.files[0])) as archive:
+        with zipfile.ZipFile(store.path(self.files[0])) as archive:
             for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1"):
                 name = f"gzip/emnist-digits-{part}-ubyte.gz"
                 with archive.open(name) as packed, gzip.open(packed) as file:

@@ -3,12 +3,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples, read_idx
-from fedfilt.store import DataFile, Store
+from fedfilt.data._idx import read_idx
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Store
 
 
 def _file(name: str, size: int, sha256: str) -> DataFile:
     return DataFile(
+        "fashion_mnist",
         name,
         size,
         sha256,
@@ -38,7 +40,7 @@ class FashionMnist:
 
     def load(self, store: Store) -> Samples:
         """Read the files, fetched if need be."""
-        train_x, train_y, test_x, test_y = (read_idx(store.path("fashion_mnist", file)) for file in self.files)
+        train_x, train_y, test_x, test_y = (read_idx(store.path(file)) for file in self.files)
         return Samples(
             "fashion_mnist",
             np.concatenate([train_x, test_x])[:, None],

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples
-from fedfilt.store import DataFile, Store
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Store
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Femnist:
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
+            "femnist",
             "fed_emnist_digitsonly.tar.bz2",
             1 << 30,  # an upper bound: only the sha256 is published
             "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b",
@@ -33,7 +34,7 @@ class Femnist:
         except ImportError:
             raise ValueError("femnist needs the package h5py: pip install h5py") from None
         x, y, writers, test = [], [], [], []
-        with tarfile.open(store.path("femnist", self.files[0])) as archive:
+        with tarfile.open(store.path(self.files[0])) as archive:
             for part in ("train", "test"):
                 member = archive.extractfile(f"fed_emnist_digitsonly_{part}.h5")
                 if member is None:

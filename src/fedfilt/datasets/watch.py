@@ -3,10 +3,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedfilt.data import Samples
-from fedfilt.pickles import read_npy_dict
-from fedfilt.recordings import Recording, windows
-from fedfilt.store import DataFile, Package, Store
+from fedfilt.data._pickles import read_npy_dict
+from fedfilt.data.samples import Samples
+from fedfilt.data.store import DataFile, Package, Store
+from fedfilt.data.windows import Recording, windows
 
 WHEEL = ("seglearn", "1.2.5", "ec6b952c85c9627050102854b372d85951563d3b990df677d7c55547e87413dd")
 
@@ -29,6 +29,7 @@ class Watch:
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
+            "watch",
             "watch_dataset.npy",
             18118091,
             "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537",
@@ -38,7 +39,7 @@ class Watch:
 
     def load(self, store: Store) -> Samples:
         """Read the recordings, fetched if need be; nothing in the file is run."""
-        path = store.path("watch", self.files[0])
+        path = store.path(self.files[0])
         held = read_npy_dict(path.read_bytes(), path.name)
         people = np.unique(held["subject"]).tolist()
         recordings = []

@@ -1,10 +1,9 @@
 import copy
-import math
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
@@ -16,12 +15,17 @@ import torch
 import torch.multiprocessing  # lets tensors in shared memory travel to worker processes
 
 from fedfilt import native
-from fedfilt.checks import Array, check_count
-from fedfilt.data import FederatedData
-from fedfilt.rounds import Job, Plan, Reply, Sparsifier, Tests
+from fedfilt._checks import check_count
+from fedfilt._types import Array, Sparsifier
+from fedfilt.data.samples import FederatedData
+from fedfilt.rounds.types import Reply, Tests
 from fedfilt.sparsifiers.top_k import TopK
-from fedfilt.train import Trainer, Training, inputs
-from fedfilt.wire import unpack
+from fedfilt.system.orders import Job, Plan
+from fedfilt.system.wire import unpack
+from fedfilt.training._torch import outputs
+from fedfilt.training.sgd import Training
+from fedfilt.training.trainer import Trainer
+from fedfilt.training.work import Desk, Own, Tested, examine, work
 
 
 class Local:
@@ -33,7 +37,7 @@ class Local:
     >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
     >>> with Local(data, nn.Linear(2, 2), Training(), seed=0, workers=1) as engine:
     ...     row = np.zeros(engine.layout.size, np.float32)
-    ...     [reply.samples for reply in engine.train([Job(0, 1, row, Plan(epochs=1))], math.inf)]
+    ...     [reply.samples for reply in engine.train([Job(1, 1, row, Plan(epochs=1))], np.inf)]
     [2]
     """
 
@@ -51,19 +55,16 @@ class Local:
         trainer = Trainer(module, training, data.x.shape[1:])
         self.layout = trainer.layout
         self.data = data
-        classes = _outputs(module, data)
+        desk = Desk(trainer, sparsifier, seed, outputs(module, data.x, data.y, data.classes))
         buffers = torch.zeros((3, data.count, self.layout.size))
         used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
         place = np.zeros(len(data.y), np.int64)
         place[used] = np.arange(len(used))
-        self._desk = _Desk(
-            trainer,
-            sparsifier,
-            seed,
+        self._table = _Table(
+            desk,
             buffers,
             torch.from_numpy(_numbers(data.x[used])),
             torch.from_numpy(data.y[used]),
-            classes,
             tuple(place[rows] for rows in data.train),
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
             place[data.global_test],
@@ -72,16 +73,16 @@ class Local:
         if workers > 1 and trainer.network is not None:
             self._pool = ThreadPoolExecutor(workers)
         elif workers > 1:
-            for tensor in (buffers, self._desk.x, self._desk.y):
+            for tensor in (buffers, self._table.x, self._table.y):
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
             self._pool = ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), _start_worker, (self._desk,)
+                workers, multiprocessing.get_context("spawn"), _start_worker, (self._table,)
             )
         self._workers = workers
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Train the jobs' models and give the replies in job order; nobody is late here."""
-        given, updates, residuals = self._desk.buffers.numpy()
+        """Train the jobs' models and give the replies in job order; no device is late here."""
+        given, updates, residuals = self._table.buffers.numpy()
         for job in jobs:
             given[job.device] = job.model
             if job.residual is not None:
@@ -92,26 +93,24 @@ class Local:
 
     def test(self, models: Array) -> Tests:
         """Test every device's model (K, B); equal models are tested once."""
-        self._desk.buffers[0].numpy()[:] = models
+        self._table.buffers[0].numpy()[:] = models
         first = np.array([_first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
-        everybody, losses = _stacked([on_all[i] for i in first])
-        if self.data.local_test is None:
-            return Tests(None, everybody, global_loss=losses)
-        own, own_losses = _stacked(self._spread(_test_on_own, list(range(len(models)))))
-        return Tests(own, everybody, own_losses, losses)
+        everybody = [on_all[i] for i in first]
+        own = None if self.data.local_test is None else self._spread(_test_on_own, list(range(len(models))))
+        return Tests.stack(own, everybody)
 
-    def _spread(self, work: Any, items: list[Any]) -> Iterator[Any]:
-        """Results of work on the items, in their order, done by all workers."""
+    def _spread(self, task: Any, items: list[Any]) -> Iterator[Any]:
+        """Results of a task on the items, in their order, done by all workers."""
         if self._pool is None:
             for item in items:
-                yield work(item, self._desk)
+                yield task(item, self._table)
             return
         size = max(1, len(items) // (16 * self._workers))  # small parts: no worker waits long for the last one
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        desk = None if isinstance(self._pool, ProcessPoolExecutor) else self._desk  # a process has its own
-        futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, work, part, desk) for part in parts]
+        table = None if isinstance(self._pool, ProcessPoolExecutor) else self._table  # a process has its own
+        futures: list[Future[list[Any]]] = [self._pool.submit(_work_off, task, part, table) for part in parts]
         try:
             for future in futures:
                 yield from future.result()
@@ -135,67 +134,54 @@ class Local:
         self.close()
 
 
-class _Desk(NamedTuple):
+class _Table(NamedTuple):
     """All that a worker needs, in memory shared by all workers."""
 
-    trainer: Trainer  # made once, from the module as it was at the start
-    sparsifier: Sparsifier
-    seed: int
+    desk: Desk  # made once, from the module as it was at the start
     buffers: torch.Tensor  # (3, K, B): models given, updates, residuals
     x: torch.Tensor
     y: torch.Tensor
-    classes: int
-    own: tuple[Array, ...]
+    train: tuple[Array, ...]
     local_test: tuple[Array, ...] | None
     global_test: Array
 
+    def own(self, rows: Array) -> Own:
+        """Some of the samples."""
+        return Own(self.x.numpy(), self.y.numpy(), rows)
 
-def _train_one(order: tuple[int, int, Plan, bool], desk: _Desk) -> tuple[int, int, float, int, bool]:
+
+def _train_one(order: tuple[int, int, Plan, bool], table: _Table) -> tuple[int, int, float, int, bool]:
     """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind)."""
     round, device, plan, owing = order
-    own = desk.own[device]
-    samples = math.floor(plan.data_fraction * len(own) + 1e-9)
-    given, update, residual = (buffer.numpy() for buffer in desk.buffers[:, device])
-    update[:] = given
-    loss = math.nan
-    if samples:
-        where: Any = {"seed": desk.seed, "round": round, "device": device, "epochs": plan.epochs, "samples": samples}
-        loss = desk.trainer.train(update, desk.x.numpy(), desk.y.numpy(), own, **where)
-    update -= given
-    content, left = desk.sparsifier(update, residual if owing else None, plan.density)
-    update[:] = unpack(content, len(update))
-    if left is not None:
-        residual[:] = left
-    return device, samples, loss, len(content), left is not None
+    given, update, residual = (buffer.numpy() for buffer in table.buffers[:, device])
+    job = Job(round, device, given, plan, residual if owing else None)
+    done = work(job, table.own(table.train[device]), table.desk, update)
+    update[:] = unpack(done.content, len(update))
+    if done.residual is not None:
+        residual[:] = done.residual
+    return device, done.samples, done.loss, len(done.content), done.residual is not None
 
 
-def _test_on_all(device: int, desk: _Desk) -> tuple[Array, float]:
-    return _test(device, desk, desk.global_test)
+def _test_on_all(device: int, table: _Table) -> Tested:
+    return _test(device, table, table.global_test)
 
 
-def _test_on_own(device: int, desk: _Desk) -> tuple[Array, float]:
-    assert desk.local_test is not None
-    return _test(device, desk, desk.local_test[device])
+def _test_on_own(device: int, table: _Table) -> Tested:
+    assert table.local_test is not None
+    return _test(device, table, table.local_test[device])
 
 
-def _test(device: int, desk: _Desk, rows: Array) -> tuple[Array, float]:
-    """(confusion matrix, mean loss)."""
-    row = desk.buffers[0, device].numpy()
-    counts, loss = desk.trainer.test(row, desk.x.numpy(), desk.y.numpy(), rows, desk.classes)
-    return counts, loss / len(rows) if len(rows) else math.nan
+def _test(device: int, table: _Table, rows: Array) -> Tested:
+    return examine(table.buffers[0, device].numpy(), table.own(rows), table.desk)
 
 
-def _stacked(results: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
-    counts, losses = zip(*results, strict=True)
-    return np.stack(counts), np.array(losses)
+_table: _Table | None = None
 
 
-_desk: _Desk | None = None
-
-
-def _start_worker(desk: _Desk) -> None:
-    global _desk
-    _desk = desk._replace(trainer=copy.deepcopy(desk.trainer))  # what arrives is in memory shared with other workers
+def _start_worker(table: _Table) -> None:
+    global _table
+    own = table.desk._replace(trainer=copy.deepcopy(table.desk.trainer))  # what arrives is shared with other workers
+    _table = table._replace(desk=own)
     torch.set_num_threads(1)
     # Freeing one large block lets malloc keep what is freed. A new process would give the buffers of every batch back
     # to the system and fetch them anew, at the cost of a fifth of its time.
@@ -211,19 +197,8 @@ def _start_worker(desk: _Desk) -> None:
     threading.Thread(target=follow_parent, daemon=True).start()
 
 
-def _work_off(work: Any, items: list[Any], desk: _Desk | None) -> list[Any]:
-    return [work(item, desk or _desk) for item in items]
-
-
-def _outputs(module: torch.nn.Module, data: FederatedData) -> int:
-    """How many labels the model tells apart; the data must not have more."""
-    with torch.no_grad():
-        result = copy.deepcopy(module).eval()(inputs(data.x[:2]))
-    if result.ndim != 2 or result.shape[1] < data.classes:
-        raise ValueError(f"model must give {data.classes} numbers, one per label, got shape {tuple(result.shape)}")
-    if len(data.y) and not 0 <= data.y.min() <= data.y.max() < data.classes:
-        raise ValueError(f"labels must be from 0 to {data.classes - 1}, got {data.y.min()} to {data.y.max()}")
-    return int(result.shape[1])
+def _work_off(task: Any, items: list[Any], table: _Table | None) -> list[Any]:
+    return [task(item, table or _table) for item in items]
 
 
 def _numbers(x: Array) -> Array:

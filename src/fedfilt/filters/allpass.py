@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array
+from fedfilt._types import Array
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 
-from fedfilt.checks import Array, check_number
+from fedfilt._checks import check_number
+from fedfilt._types import Array
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, check_number
+from fedfilt._checks import check_number
+from fedfilt._types import Array
 
 
 @dataclass(frozen=True)

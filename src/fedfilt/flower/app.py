@@ -9,38 +9,33 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedfilt.flower.deploy import registered
-from fedfilt.flower.device import Desk, Place, client_app, kept_kind, kept_samples
-from fedfilt.flower.exchange import guard_replies
-from fedfilt.flower.nodes import Nodes
-
-if TYPE_CHECKING:
-    from fedfilt.config import Config
-    from fedfilt.engines.flower import Flower
-    from fedfilt.runs import Run
+from fedfilt.engines.flower._compat import guard_replies, is_simulated
+from fedfilt.engines.flower.device import Workplace, client_app, kept_kind, kept_samples
+from fedfilt.engines.flower.identity import registered
+from fedfilt.engines.flower.nodes import Nodes
+from fedfilt.runs.build import Run, dealt, module_of
+from fedfilt.runs.config import Config, from_table
+from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.tables import CheckpointTable
+from fedfilt.training._torch import outputs
+from fedfilt.training.trainer import Trainer
+from fedfilt.training.work import Desk
 
 log = logging.getLogger("fedfilt")
 
 DEPLOYMENT = "FEDFILT_DEPLOYMENT"
 
 
-def _place(context: Context) -> Place:
+def _place(context: Context) -> Workplace:
     """Where a device works: in the folder its SuperNode was started with, on its own samples."""
-    from fedfilt.engines.local import _outputs
-    from fedfilt.runs import _module, dealt
-    from fedfilt.train import Trainer
-
     config = _config(context)
     named = context.node_config.get("folder")
     number = context.node_config.get("partition-id")
@@ -50,10 +45,10 @@ def _place(context: Context) -> Place:
     key = hashlib.sha256(config.toml().encode()).hexdigest()
     everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
     data = kept_kind(folder, key) or everybody()
-    module = _module(config, data)
+    module = module_of(config, data)
     trainer = Trainer(module, config.training, data.x.shape[1:])
-    desk = Desk(trainer, config.sparsifier, config.seed, _outputs(module, data))
-    return Place(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
+    desk = Desk(trainer, config.sparsifier, config.seed, outputs(module, data.x, data.y, data.classes))
+    return Workplace(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
 
 
 def _simulated(context: Context) -> Path:
@@ -61,13 +56,11 @@ def _simulated(context: Context) -> Path:
     return Path(tempfile.gettempdir()) / f"fedfilt-{os.getuid()}-{context.run_id}"
 
 
-def _config(context: Context) -> "Config":
-    from fedfilt.config import Checkpoint, from_table
-
+def _config(context: Context) -> Config:
     config = from_table(tomllib.loads(str(context.run_config["experiment"])))
     place = replace(config.engine, name="flower")
     # every round is saved: what a device may forget must be safe with the server
-    return replace(config, engine=place, checkpoint=Checkpoint(every=1))
+    return replace(config, engine=place, checkpoint=CheckpointTable(every=1))
 
 
 client = client_app(_place)
@@ -95,13 +88,11 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 def _play(grid: Grid, context: Context) -> None:
-    from fedfilt.runs import Run
-
     config = _config(context)
     made = Run(config)
     folder, nodes = _deployment(grid, made.graph.count, str(context.run_config.get("out", "")))
     with made.engine(grid=grid, nodes=nodes) as engine:
-        for line in _rounds(made, folder, engine):
+        for line in play_in_folder(made, folder, True, engine):
             words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
             log.info(
                 "round %d of %d took %.1f s; %s",
@@ -113,27 +104,11 @@ def _play(grid: Grid, context: Context) -> None:
     log.info("the run is complete: %s", folder)
 
 
-def _rounds(made: "Run", folder: Path, engine: "Flower", tries: int = 20) -> Iterator[dict[str, Any]]:
-    """The rounds of a run. Its supervisor looks at the lock of the folder now and then; to take it is tried again."""
-    from fedfilt.checkpoint import Busy
-    from fedfilt.runs import play_in_folder
-
-    try:
-        yield from play_in_folder(made, folder, True, engine)
-    except Busy:
-        if not tries:
-            raise
-        time.sleep(0.1)
-        yield from _rounds(made, folder, engine, tries - 1)
-
-
 def _deployment(grid: Grid, count: int, out: str) -> tuple[Path, Nodes]:
     """(run folder, nodes) as the edge server's own file says; in a simulation, the folder of the run config."""
-    from flwr.superlink.grid import InMemoryGrid
-
     named = os.environ.get(DEPLOYMENT)
     if named is None:
-        if not isinstance(grid, InMemoryGrid):
+        if not is_simulated(grid):
             raise ValueError(
                 f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy"
             )

@@ -14,11 +14,12 @@ from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedfilt import aggregators
-from fedfilt.checks import check_count, check_number
-from fedfilt.flower.exchange import short
+from fedfilt._checks import check_count, check_number
+from fedfilt.engines.flower._compat import short
 from fedfilt.graph import Graph
-from fedfilt.rounds import Plan, Updates
-from fedfilt.wire import unpack
+from fedfilt.rounds.types import Updates
+from fedfilt.system.orders import Plan
+from fedfilt.system.wire import unpack
 
 log = logging.getLogger("flwr")
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedfilt.checks import Array, check_choice
+from fedfilt._checks import check_choice
+from fedfilt._types import Array
 
 LEVELS = ("baseline", "avx2", "avx512")
 VARIABLE = "FEDFILT_NATIVE"

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedfilt.checks import check_choice, check_count
+from fedfilt._checks import check_choice, check_count
+from fedfilt.runs.rules import aggregator_table
 
 STRENGTHS = ("mu=0.1", "mu=1", "mu=10", "mu=100")
 TABLE = ("fedavg", *STRENGTHS)  # the rows of the paper's tables
@@ -73,10 +74,9 @@ class Case:
         source, partition = _DATA[self.data]
         if self.data == "writers":
             partition = {**partition, "per_device": max(1, self.samples // 90)}  # a writer has about 111 digits
-        aggregator: dict[str, Any] = {"name": self.rule}
-        if self.rule.startswith("mu="):
-            strength = {"name": "tikhonov", "mu": float(self.rule[3:])}
-            aggregator = {"name": "gfedfilt", "signal": self.signal, "filter": strength}
+        aggregator = aggregator_table(self.rule)
+        if "filter" in aggregator:
+            aggregator["signal"] = self.signal
         table: dict[str, Any] = {
             "seed": self.seed,
             "rounds": self.rounds,

@@ -11,11 +11,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedfilt._files import write_atomically
+from fedfilt.data.store import Store
 from fedfilt.paper._cases import Case
 from fedfilt.paper._results import Results, record_of
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.play import play_in_folder
 
 
-class Step(NamedTuple):
+class News(NamedTuple):
     """News of a run."""
 
     case: Case
@@ -24,7 +29,7 @@ class Step(NamedTuple):
     error: str = ""
 
 
-def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path | None = None) -> Iterator[Step]:
+def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path | None = None) -> Iterator[News]:
     """Play the runs and keep a record of each; what is under way lies in `.running` beside the records."""
     context = multiprocessing.get_context("spawn")
     left = list(cases)
@@ -44,7 +49,7 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
             for pipe in wait(list(workers)):
                 assert isinstance(pipe, Connection)
                 try:
-                    step: Step = pipe.recv()
+                    step: News = pipe.recv()
                 except EOFError:
                     raise OSError(
                         "a process that computed a run was killed (out of memory?); the same command goes on, with "
@@ -94,24 +99,19 @@ def _work(pipe: Connection, folder: Path, data_dir: Path | None) -> None:
             case: Case = pipe.recv()
             try:
                 for round in play(case, folder, data_dir):
-                    pipe.send(Step(case, round))
+                    pipe.send(News(case, round))
             except (ValueError, ArithmeticError, OSError) as error:
                 if isinstance(error, BrokenPipeError):
                     return
-                pipe.send(Step(case, 0, done=True, error=str(error)))
+                pipe.send(News(case, 0, done=True, error=str(error)))
             else:
-                pipe.send(Step(case, case.rounds, done=True))
+                pipe.send(News(case, case.rounds, done=True))
     except (EOFError, BrokenPipeError):  # nobody is there any more
         return
 
 
 def play(case: Case, folder: Path, data_dir: Path | None = None) -> Iterator[int]:
     """Play a run in a folder of its own, going on from its checkpoint, then keep its record and drop the folder."""
-    from fedfilt.checkpoint import write_atomically
-    from fedfilt.config import from_table
-    from fedfilt.runs import Run, play_in_folder
-    from fedfilt.store import Store
-
     kept = Results(folder).path(case)
     if kept.exists():  # another process was faster
         return

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedfilt.checks import Array
-from fedfilt.hardware import Hardware
+from fedfilt._types import Array
 from fedfilt.paper._cases import POPULATIONS
 from fedfilt.populations import Prescribed
-from fedfilt.rounds import Schedule
 from fedfilt.schedulers import Everything, SameDeadline
 from fedfilt.sparsifiers import TopK
+from fedfilt.system.hardware import Hardware
+from fedfilt.system.orders import Schedule
 
 PARAMETERS = 53_002  # of the paper's CNN
 BYTES = TopK().full_bytes(PARAMETERS)

@@ -7,10 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from fedfilt.checks import Array
-from fedfilt.figures.style import look
+from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.paper._printed import WORDS
+from fedfilt.runs.rules import look
 
 COLOURS = ["#000000", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9"]
 

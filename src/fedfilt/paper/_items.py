@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from fedfilt import parts
-from fedfilt.checks import check_choice
+from fedfilt import _parts
+from fedfilt._checks import check_choice
 from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._results import Results
 
@@ -30,12 +30,12 @@ class Maker(NamedTuple):
 
 def makers() -> list[Maker]:
     """All items in the order of the paper."""
-    return sorted(map(maker, parts.names("paper")), key=lambda one: one.order)
+    return sorted(map(maker, _parts.names("paper")), key=lambda one: one.order)
 
 
 def maker(name: str) -> Maker:
     """The item of that name; an unknown one is refused with the nearest."""
-    check_choice("item", name, ["all", "list", *parts.names("paper")])
+    check_choice("item", name, ["all", "list", *_parts.names("paper")])
     module = import_module(f"fedfilt.paper.{name}")
     title = (module.__doc__ or "").splitlines()[0].removesuffix(".")
     return Maker(name, title, module.place, module.order, module.cases, module.make)

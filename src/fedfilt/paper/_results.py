@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedfilt import __version__
-from fedfilt.checks import Array
+from fedfilt._types import Array
+from fedfilt._version import __version__
 from fedfilt.paper._cases import Case, Scope
+from fedfilt.runs.lines import read_lines
 
 FORMAT = 1
 
@@ -98,13 +99,11 @@ def score_at(record: Mapping[str, Any], round: int = 0) -> dict[str, Any]:
 
 def record_of(case: Case, folder: Path) -> dict[str, Any]:
     """The record of a finished run, from its folder: what items need, without models."""
-    from fedfilt.runs import lines
-
     result = json.loads((folder / "result.json").read_text())
     environment = json.loads((folder / "environment.json").read_text())
     totals = dict.fromkeys(("flops", "latency", "desync", "joules", "bytes"), 0.0)
     curve = []
-    for line in lines(folder):
+    for line in read_lines(folder):
         for key in totals:
             totals[key] += line["time"][key]
         if "mixed" in line:

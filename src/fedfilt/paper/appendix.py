@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedfilt.checks import Array
+from fedfilt._types import Array
 from fedfilt.filters import Tikhonov
 from fedfilt.graph import Graph
 from fedfilt.mixing import mix

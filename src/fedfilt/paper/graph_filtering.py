@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from fedfilt.building import Building
-from fedfilt.figures import graph_signals
 from fedfilt.filters import Tikhonov
+from fedfilt.graph.building import Building
 from fedfilt.mixing import mix
 from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import table
+from fedfilt.show.figures import graph_signals
 
 place = "fig. Gfiltering"
 order = 20

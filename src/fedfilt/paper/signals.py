@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedfilt.checks import Array
+from fedfilt._types import Array
 from fedfilt.paper._cases import STRENGTHS, Case, Scope
 from fedfilt.paper._figures import curves
 from fedfilt.paper._items import Item

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fedfilt.figures import timeline
 from fedfilt.paper._cases import DEADLINES, Case, Scope
 from fedfilt.paper._costs import population, round_of
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import table
+from fedfilt.show.figures import timeline
 
 place = "fig. timeplan"
 order = 100

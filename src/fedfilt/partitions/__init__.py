@@ -1,5 +1,14 @@
 """Rules that deal samples to devices, one per file."""
 
-from fedfilt.parts import folder
+from typing import TYPE_CHECKING
+
+from fedfilt._parts import folder
+
+if TYPE_CHECKING:  # for editors and type checkers; a new file is found without being listed here
+    from fedfilt.partitions.dirichlet import Dirichlet as Dirichlet
+    from fedfilt.partitions.labels import Labels as Labels
+    from fedfilt.partitions.room_labels import RoomLabels as RoomLabels
+    from fedfilt.partitions.wearers import Wearers as Wearers
+    from fedfilt.partitions.writers import Writers as Writers
 
 __getattr__, __dir__ = folder(__name__)

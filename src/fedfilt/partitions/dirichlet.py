@@ -2,8 +2,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, check_number
-from fedfilt.data import FederatedData, Samples, Sizes, deal_by_shares
+from fedfilt._checks import check_number
+from fedfilt._types import Array
+from fedfilt.data.deal import Sizes, deal_by_shares
+from fedfilt.data.samples import FederatedData, Samples
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, check_count
-from fedfilt.data import WHOLE, FederatedData, Samples, Sizes, draw_global_test, split
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.data.deal import WHOLE, Sizes, draw_global_test, split
+from fedfilt.data.samples import FederatedData, Samples
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, check_choice, check_number
-from fedfilt.hardware import Hardware
+from fedfilt._checks import check_choice, check_number
+from fedfilt._types import Array
+from fedfilt.system.hardware import Hardware
 
 # Cycles per sample of the paper's CNN (2.3 MFLOP forward and backward), clock in Hz, transmit watts, joules a round
 PROFILES = {

@@ -3,9 +3,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, check_number
-from fedfilt.hardware import Hardware
-from fedfilt.radio import NOISE_DBM_PER_HZ, watts
+from fedfilt._checks import check_number
+from fedfilt._types import Array
+from fedfilt.system.hardware import Hardware
+from fedfilt.system.radio import NOISE_DBM_PER_HZ, watts
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array, check_number
-from fedfilt.hardware import Hardware
+from fedfilt._checks import check_number
+from fedfilt._types import Array
+from fedfilt.system.hardware import Hardware
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt import radio
-from fedfilt.building import heterogeneity
-from fedfilt.checks import Array, check_number
-from fedfilt.hardware import Hardware
+from fedfilt._checks import check_number
+from fedfilt._types import Array
+from fedfilt.system import radio
+from fedfilt.system.hardware import Hardware, heterogeneity
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Prescribed:
     the rest.
     The paper's cases (H, ratio): (0.31, 1.92), (0.54, 3.17), (0.65, 6.83).
 
-    >>> from fedfilt.building import heterogeneity
+    >>> from fedfilt.system.hardware import heterogeneity
     >>> devices = Prescribed(0.54, 3.17).draw(np.full(20, 450), 212008, np.random.default_rng(0))
     >>> full = 3 * devices.compute_seconds() + devices.send_seconds(212008)
     >>> round(heterogeneity(full), 9), round(float(full.max() / full.min()), 9)

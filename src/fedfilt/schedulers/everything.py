@@ -1,8 +1,8 @@
 from dataclasses import dataclass
 
-from fedfilt.checks import check_count, check_number
-from fedfilt.hardware import Hardware
-from fedfilt.rounds import Plan, Schedule
+from fedfilt._checks import check_count, check_number
+from fedfilt.system.hardware import Hardware
+from fedfilt.system.orders import Plan, Schedule
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedfilt import radio
-from fedfilt.checks import Array, check_choice, check_number
-from fedfilt.hardware import Hardware
-from fedfilt.planning import RULES, Demands, Plans, deadline, solve, solve_demands
-from fedfilt.rounds import Plan, Schedule
-
-__all__ = ["Demands", "Plans", "SameDeadline", "deadline", "solve"]
+from fedfilt._checks import check_choice, check_number
+from fedfilt._types import Array
+from fedfilt.system import radio
+from fedfilt.system.hardware import Hardware
+from fedfilt.system.orders import Plan, Schedule, whole
+from fedfilt.system.planning import RULES, Demands, Optimum, deadline, solve_demands
 
 
 @dataclass(frozen=True)
 class SameDeadline:
-    """Every device does as much as it can by a common deadline: problem P'', solved exactly by `fedfilt.planning`.
+    """Every device does as much as it can by a common deadline: problem P'', solved exactly in `system/planning.py`.
 
     `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally; `slow_clocks` lets
     devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility concave.
@@ -112,10 +111,10 @@ class SameDeadline:
         band[taking_part] = radio.allocate_bandwidth(least[taking_part], bits[taking_part], signal, total)[1]
         return replace(hardware, bandwidth_hz=band)
 
-    def _whole_samples(self, samples: Array, demands: Demands, plans: Plans, end: float) -> tuple[Array, Array]:
+    def _whole_samples(self, samples: Array, demands: Demands, plans: Optimum, end: float) -> tuple[Array, Array]:
         """Data fractions rounded down to whole samples; the time and energy that frees goes to the density."""
         held = np.maximum(samples, 1)
-        fraction = np.floor(plans.data_fraction * held + 1e-9) / held
+        fraction = whole(plans.data_fraction, held) / held
         work = plans.epochs * fraction
         room = (end - work * demands.compute_seconds) / demands.send_seconds
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -2,8 +2,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedfilt.checks import Array
-from fedfilt.wire import pack, unpack, values_within, wire_size
+from fedfilt._types import Array
+from fedfilt.system.wire import pack, unpack, values_within, wire_size
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,3 @@
+from fedfilt.cli import app
+
+app()

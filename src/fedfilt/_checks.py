@@ -1,0 +1,81 @@
+"""Checks of what users hand in: every error names the argument, what was got and what is allowed."""
+
+import difflib
+import math
+import numbers
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedfilt._types import Array
+
+
+def check_number(
+    name: str, value: object, low: float = -math.inf, high: float = math.inf, above: bool = False
+) -> float:
+    """Return `value` as a float if it is a finite number in [low, high] (or (low, high] if `above`)."""
+    allowed = f"a finite number {'>' if above else '>='} {low:g}" if low > -math.inf else "a finite number"
+    if high < math.inf:
+        allowed += f" and <= {high:g}"
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < low or number > high or (above and number <= low):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return number
+
+
+def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> int:
+    """Return `value` as an int if it is a whole number in [low, high]."""
+    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not fits or value < low or (high is not None and value > high):  # type: ignore[operator]
+        allowed = f">= {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {allowed}, got {value!r}")
+    return int(value)  # type: ignore[call-overload]
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of `choices`; otherwise name the nearest one."""
+    choices = list(choices)
+    if value in choices:
+        return str(value)
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown {name} {value!r}{hint} (allowed: {', '.join(sorted(choices))})")
+
+
+def check_signal(name: str, value: object, count: int) -> Array:
+    """Return `value` if it is a finite float (K, B) array with one row per device."""
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.float64):
+        got = f"dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"{name} must be a NumPy array of float32 or float64, got {got}")
+    if value.ndim != 2 or value.shape[0] != count:
+        raise ValueError(f"{name} must have shape ({count}, B), one row per device, got shape {value.shape}")
+    # min and max carry NaN along and, unlike isfinite(value), take no memory
+    if value.size and not (np.isfinite(value.min()) and np.isfinite(value.max())):
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
+    return value
+
+
+def check_numbers(name: str, value: object, what: str) -> Array:
+    """Return `value` as a new float64 array if it holds real numbers: no strings, complex or masked values."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "buif" or isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{name} must be {what}, got {value!r}")
+    return array.astype(np.float64)
+
+
+def check_weights(name: str, value: object, count: int, per: str = "device") -> Array:
+    """Return `value` as float64 if it holds one finite, non-negative weight per device; None means equal weights."""
+    if value is None:
+        return np.ones(count)
+    weights = check_numbers(name, value, f"numbers, one per {per}")
+    if weights.shape != (count,):
+        raise ValueError(f"{name} must have shape ({count},), one per {per}, got shape {weights.shape}")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(f"{name} must be finite and >= 0, got values from {weights.min():g} to {weights.max():g}")
+    return weights

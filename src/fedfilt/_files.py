@@ -1,0 +1,84 @@
+"""Files of a run folder: whole or not at all, one process at a time, and a way to ask a run to stop.
+
+Standard library only: the supervisor of a small device imports this.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+LOCK = "lock"  # held by the process that plays a run; it contains that process's number
+STOP = "stop"  # a file of this name in a run folder asks the run to end after its round
+OWNED_BY_FILE = hasattr(fcntl, "F_OFD_SETLK")  # Linux; a lock of this kind can be looked at without taking it
+FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock
+
+
+class Busy(ValueError):
+    """A run folder that another process is using."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file by new content, or leave it as it was: temporary file, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for this process; the lock goes with the process, however it ends."""
+    with (folder / LOCK).open("a+") as file:
+        if not _take(file):
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise Busy(f"{folder} is in use by process {holder}; wait for it or choose another --out")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process holds a run folder. Looking takes no lock, so it never gets in the way of one that begins."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            if OWNED_BY_FILE:
+                found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+                return bool(FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _take(file: IO[str]) -> bool:
+    """Lock a file if nobody has; the lock belongs to this open file, not to the process, where the system can do so."""
+    try:
+        if OWNED_BY_FILE:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True

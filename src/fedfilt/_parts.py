@@ -1,0 +1,106 @@
+"""Find the parts of an experiment by name: the file's name in its folder is the part's name.
+
+`find("filters", "tikhonov")` is the class in `fedfilt/filters/tikhonov.py`; `find("filters", "my.module:Mine")`
+is code outside the package.
+
+>>> from fedfilt._parts import find, names
+>>> "tikhonov" in names("filters")
+True
+>>> find("filters", "tikhonov")(mu=2.0)
+Tikhonov(mu=2.0)
+"""
+
+import pkgutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from fedfilt._checks import check_choice
+
+FOLDERS = (  # of parts that an experiment can name
+    "aggregators",
+    "datasets",
+    "engines",
+    "filters",
+    "models",
+    "partitions",
+    "populations",
+    "schedulers",
+    "sparsifiers",
+    "topologies",
+)
+
+
+def names(kind: str) -> list[str]:
+    """Names of all parts of a kind ("filters", "aggregators", ...): the files in its folder."""
+    package = import_module(f"fedfilt.{kind}")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+
+
+def find(kind: str, name: str) -> Any:
+    """Return the class called `name`: a file of the folder `kind`, or `module:Class` from anywhere."""
+    if ":" in name:
+        return _outside(kind, name)
+    check_choice(f"name in {kind}", name, names(kind))
+    try:
+        module = import_module(f"fedfilt.{kind}.{name}")
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(f"fedfilt/{kind}/{name}.py cannot be loaded: {error}") from error
+    classes = _public(module)
+    if len(classes) != 1:
+        raise ValueError(f"{module.__name__} must define exactly one public class, found {len(classes)}")
+    return classes[0]
+
+
+def name_of(part: Any, kind: str) -> str:
+    """The name by which `find` gives the class of a part."""
+    made = type(part)
+    package, _, name = made.__module__.rpartition(".")
+    return name if package == f"fedfilt.{kind}" else f"{made.__module__}:{made.__qualname__}"
+
+
+def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a folder of parts, so that `fedfilt.filters.Tikhonov` needs no list of names."""
+    kind = package.rpartition(".")[2]
+
+    def classes() -> dict[str, Any]:
+        found = {}
+        for name in names(kind):
+            with suppress(ValueError):  # a file that is wrong is named when it is asked for; the others are fine
+                part = find(kind, name)
+                found[part.__name__] = part
+        return found
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            return sorted(classes())
+        if name.startswith("_") or name not in (found := classes()):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return found[name]
+
+    return get, lambda: sorted(classes())
+
+
+def _public(module: ModuleType) -> list[type]:
+    """The public classes that a module defines, or that it passes on in `__all__`."""
+    if passed := getattr(module, "__all__", None):
+        return [value for name in passed if isinstance(value := getattr(module, name), type)]
+    return [
+        value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and not key.startswith("_")
+    ]
+
+
+def _outside(kind: str, name: str) -> Any:
+    """Code outside the package. Only here may the current folder be searched, after everything that is installed."""
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.append("")
+    try:
+        return getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot load {name!r} for {kind}: {error}") from error

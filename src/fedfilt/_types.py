@@ -1,0 +1,24 @@
+"""Types that every room of fedfilt shares."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Response: TypeAlias = Callable[[Array], Array]  # frequencies -> gain at each of them
+Table: TypeAlias = dict[str, Any]  # of a TOML or JSON file
+Generator: TypeAlias = np.random.Generator
+
+
+class Sparsifier(Protocol):
+    """Cuts an update down to a share of its bytes."""
+
+    def full_bytes(self, size: int) -> int:
+        """Bytes of a whole update of so many values."""
+        ...
+
+    def __call__(self, update: Array, residual: Array | None, density: float) -> tuple[bytes, Array | None]:
+        """(bytes to send, see `fedfilt.system.wire`; what stays on the device)."""
+        ...

@@ -1,0 +1,3 @@
+"""What version this is, said in one place."""
+
+__version__ = "0.1.0"

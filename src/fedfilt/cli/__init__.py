@@ -1,0 +1,29 @@
+"""The command `fedfilt`. Heavy modules are imported by the commands that need them, so that --help answers at once."""
+
+import logging
+
+import typer
+
+from fedfilt.cli.compare import compare, demo
+from fedfilt.cli.data import data_app
+from fedfilt.cli.deploy import deploy_app
+from fedfilt.cli.paper import paper
+from fedfilt.cli.plan import info, plan, profile
+from fedfilt.cli.run import run
+from fedfilt.cli.show import dashboard, report
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Personalised federated learning over the graph of a building's devices.",
+)
+for command in (run, compare, plan, profile, info, demo, paper, report, dashboard):
+    app.command()(command)
+app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
+
+
+@app.callback()
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")

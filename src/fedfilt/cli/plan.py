@@ -1,0 +1,129 @@
+"""`fedfilt plan`, `profile` and `info`: what would happen, and what this machine can do."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedfilt.cli._console import ConfigFile, DataDir, Json, Overrides, errors, progress_bar, store_with
+
+
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Where the picture of the round goes.")] = Path("plan.html"),
+    as_json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what the scheduler has every device do in the first round, without training."""
+    with errors():
+        from fedfilt.runs.build import Run
+        from fedfilt.runs.config import load
+        from fedfilt.runs.preview import first_round
+
+        with progress_bar() as progress:
+            made = Run(load(config, overrides or []), store_with(progress, data_dir))
+        found = first_round(made)
+        import numpy as np
+
+        from fedfilt.show.figures import timeline
+
+        keys = ("compute_seconds", "send_seconds", "idle_seconds")
+        columns = {key: np.array([d[key] for d in found["devices"]]) for key in keys}
+        names = [f"device {d['device']}" for d in found["devices"]]
+        timeline(columns, found["deadline"], names, "the round as planned").write_html(out)
+        if as_json:
+            print(json.dumps({**found, "picture": str(out)}))
+            return
+        from rich.console import Console
+
+        Console().print(_plan_table(found))
+        print(f"picture: {out}")
+
+
+def profile(
+    model: Annotated[str, typer.Option(help="Model: a name, or module:Class.")] = "paper_cnn",
+    shape: Annotated[str, typer.Option(help="Shape of an input.")] = "1,28,28",
+    classes: Annotated[int, typer.Option(min=2, help="Number of labels.")] = 10,
+    name: Annotated[str, typer.Option(help="Name of this device in the table.")] = "device",
+    send_to: Annotated[
+        str, typer.Option(help="HOST:PORT of an edge server that runs `fedfilt profile --listen PORT`.")
+    ] = "",
+    size: Annotated[
+        int, typer.Option(min=0, help="Bytes to send; default: the model's update.", show_default=False)
+    ] = 0,
+    listen: Annotated[int, typer.Option(help="Be the edge server: take bytes on this port, once, and end.")] = -1,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Measure this machine's seconds per sample and its uplink: a line for the table of devices.name = "measured"."""
+    with errors():
+        from fedfilt import _parts
+        from fedfilt.training import profiling
+
+        if listen >= 0:
+            profiling.listen(host, listen, ready=lambda port: print(f"listening on {host}:{port}", flush=True))
+            return
+        kind = _parts.find("models", model)
+        try:
+            dimensions = tuple(int(side) for side in shape.split(","))
+        except ValueError:
+            raise ValueError(f"shape must be whole numbers with commas between, got {shape!r}") from None
+        from fedfilt.system.wire import wire_size
+        from fedfilt.training.rows import Layout
+
+        module = kind(dimensions, classes)
+        each = profiling.seconds_per_sample(module, dimensions, classes)
+        print("device,seconds_per_sample,bits_per_second")
+        rate = ""
+        if send_to:
+            server, _, port = send_to.rpartition(":")
+            if not server or not port.isdigit():
+                raise ValueError(f"send_to must be HOST:PORT, got {send_to!r}")
+            count = Layout(module).size
+            rate = f"{profiling.bits_per_second(server, int(port), size or wire_size(count, count)):.0f}"
+        print(f"{name},{each:.4g},{rate}")
+
+
+def info(as_json: Json = False) -> None:
+    """Show versions, cores, the data cache, and which code trains and filters here and why."""
+    with errors():
+        import platform
+        from importlib.metadata import version
+
+        from fedfilt import native
+        from fedfilt._version import __version__
+        from fedfilt.data.store import default_cache
+
+        found = native.chosen()
+        levels = ", ".join(native.available()) or "none"
+        facts = {
+            "fedfilt": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "scipy", "torch")},
+            "processor": platform.processor() or platform.machine(),
+            "cores": native.cores(),
+            "training": f"native core, {found.level}" if found.level else "torch",
+            "filtering": f"native core, {found.level}" if found.level else "SciPy",
+            "why": found.why,
+            "levels here": levels,
+            "data cache": str(default_cache()),
+        }
+        if as_json:
+            print(json.dumps(facts))
+            return
+        for name, fact in facts.items():
+            print(f"{name:12} {fact}")
+
+
+def _plan_table(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    end = "none" if found["deadline"] is None else f"{found['deadline']:.4g} s"
+    title = f"deadline {end}, heterogeneity {found['heterogeneity']:.2f}"
+    table = Table("device", "room", "epochs", "data", "density", "seconds", "joules", "outcome", title=title)
+    for row in found["devices"]:
+        values = [str(row["epochs"]), f"{row['data_fraction']:.0%}", f"{row['density']:.1%}"]
+        costs = [f"{row['compute_seconds'] + row['send_seconds']:.4g}", f"{row['joules']:.3g}"]
+        table.add_row(str(row["device"]), str(row["room"]), *values, *costs, row["outcome"])
+    return table

@@ -1,0 +1,92 @@
+"""`fedfilt run`: one experiment."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedfilt.cli._console import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Overrides,
+    Resume,
+    errors,
+    interruptible,
+    progress_bar,
+    progress_words,
+    store_with,
+)
+from fedfilt.cli.show import live as live_dashboard
+
+if TYPE_CHECKING:
+    from fedfilt.data.samples import FederatedData
+
+
+def run(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/NAME-seed-N")] = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+    live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
+) -> None:
+    """Train the devices of an experiment and keep everything in a run folder."""
+    with errors(), live_dashboard() as watched:
+        from fedfilt.runs.build import Run
+        from fedfilt.runs.config import load
+        from fedfilt.runs.play import play_in_folder
+        from fedfilt.show.pictures import write_pictures
+
+        loaded = load(config, overrides or [])
+        folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
+        if live:
+            watched(folder)
+        with progress_bar() as progress:
+            made = Run(loaded, store_with(progress, data_dir))
+            if not as_json:
+                progress.console.print(_labels(made.data))
+            task = progress.add_task(config.stem, total=loaded.rounds)
+            with interruptible(folder, resume_hint=f"fedfilt run {folder}/config.toml --out {folder} --resume"):
+                for line in play_in_folder(made, folder, resume):
+                    progress.update(task, completed=line["round"], description=progress_words(config.stem, line))
+        result = json.loads((folder / "result.json").read_text())
+        write_pictures(folder)
+        if as_json:
+            print(json.dumps({"folder": str(folder), **result}))
+            return
+        from rich.console import Console
+
+        Console().print(_result_table(result))
+        print(f"run folder: {folder}, pictures: {folder / 'figures'}")
+
+
+def _labels(data: "FederatedData") -> Any:
+    from rich.table import Table
+
+    table = Table("device", "samples", *map(str, range(data.classes)), title=f"{data.name}: training samples per label")
+    for device, counts in enumerate(data.label_counts[:40]):
+        table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts])
+    if data.count > 40:
+        table.caption = f"... and {data.count - 40} devices more"
+    return table
+
+
+def _result_table(result: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("test", "round", "accuracy", "std over devices", "worst device", "precision", "recall", "F1")
+    for test in ("local", "global"):
+        for which, words in (("last", "last round"), ("best", "best on this test")):
+            if test in result:
+                row = result[test][which]
+                values = [f"{row[key]:.1%}" for key in ("mean", "std", "worst", "I_2", "I_3", "I_4")]
+                table.add_row(f"{test}, {words}", str(row["round"]), *values)
+    totals = result["totals"]
+    table.caption = (
+        f"in all: {totals['I_5_flops']:.3g} FLOPs, latency {totals['I_6_latency_seconds']:.4g} s, desynchronisation "
+        f"{totals['I_7_desync_seconds']:.3g} s, {totals['joules']:.3g} J, {totals['bytes'] / 1e6:.4g} MB (simulated)"
+    )
+    return table

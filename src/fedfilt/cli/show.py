@@ -1,0 +1,112 @@
+"""The commands that show runs: `fedfilt report` and `fedfilt dashboard`."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedfilt.cli._console import errors
+
+PORT = 8050
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of a comparison.", show_default=False)]
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The file.", show_default="report.html in the folder")] = None,
+    images: Annotated[str, typer.Option(help="Also every figure as a file: png, svg or pdf (needs Chrome).")] = "",
+) -> None:
+    """Write one HTML file about a run or a comparison that opens offline in any browser."""
+    with errors():
+        from fedfilt.show import report as reports
+
+        path = reports.write(runs, out)
+        print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        if images:
+            folder = path.with_name(f"{path.stem}-figures")
+            drawn = reports.write_images([run for run in reports.readable(runs) if run.rounds], folder, images)
+            print(f"figures: {len(drawn)} files in {folder}")
+
+
+def dashboard(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders, or folders that hold runs.", show_default="the folder runs"),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = PORT,
+    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look, if given.")] = "",
+    browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Watch runs while they train: the building, every device, what if mu were another; stop and resume."""
+    with errors():
+        _check_dash()
+        from fedfilt.show.dashboard.server import serve
+
+        def ready(address: str) -> None:
+            print(f"dashboard: {address} (Ctrl-C ends it)", flush=True)
+            if browser:
+                import webbrowser
+
+                webbrowser.open(address)
+
+        try:
+            serve(runs or [Path("runs")], host, port, token, ready)
+        except KeyboardInterrupt:
+            print("dashboard ended; runs go on")
+
+
+def after(folder: Path) -> None:
+    """Write the report of what has just been run, and say how to look at it."""
+    from fedfilt.show import report as reports
+
+    path = reports.write([folder])
+    print(f"report: {path} (open it in a browser; it needs no network)")
+    print(f"dashboard: {sys.argv[0]} dashboard {folder} --open")
+
+
+@contextmanager
+def live() -> Iterator[Callable[[Path], None]]:
+    """Gives a function that opens the dashboard on a folder, in a process of its own so that training is not slowed.
+
+    At the end, a reader at a terminal keeps it until Ctrl-C; elsewhere it ends with the run.
+    """
+    opened: list[subprocess.Popen[bytes]] = []
+
+    def open_on(folder: Path) -> None:
+        from fedfilt.show.dashboard.server import bind
+
+        _check_dash()
+        port = PORT
+        try:
+            bind("127.0.0.1", port).close()
+        except ValueError:
+            port = 0  # in use, perhaps by another dashboard
+        words = ["dashboard", str(folder), "--port", str(port), "--open"]
+        opened.append(subprocess.Popen([sys.executable, "-m", "fedfilt.cli", *words]))
+
+    try:
+        yield open_on
+    finally:
+        for process in opened:
+            try:
+                if sys.stdin.isatty() and process.poll() is None:
+                    print("The dashboard stays open; Ctrl-C ends it.", file=sys.stderr)
+                    process.wait()
+            except KeyboardInterrupt:
+                pass
+            process.terminate()
+            process.wait()
+
+
+def _check_dash() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("dash") is None:
+        raise ValueError("the dashboard needs: pip install 'fedfilt[dashboard]'")

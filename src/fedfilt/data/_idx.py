@@ -1,0 +1,32 @@
+"""The IDX format of MNIST."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedfilt._types import Array
+
+
+def read_idx(path: Path) -> Array:
+    """The array of an IDX file, packed with gzip or not."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return parse_idx(file, str(path))
+
+
+def parse_idx(file: Any, name: str) -> Array:
+    """An array in the IDX format of MNIST; sizes are checked before memory is taken."""
+    kinds: dict[int, Any] = {0x08: np.uint8, 0x09: np.int8, 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+    head = file.read(4)
+    if len(head) != 4 or head[:2] != b"\0\0" or head[2] not in kinds or not 1 <= head[3] <= 4:
+        raise ValueError(f"{name} is not an IDX file")
+    shape = np.frombuffer(file.read(4 * head[3]), ">u4").astype(np.int64)
+    kind = np.dtype(kinds[head[2]])
+    size = int(np.prod(shape)) * kind.itemsize if len(shape) == head[3] else -1
+    if not 0 <= size <= 1 << 30:
+        raise ValueError(f"{name} claims an unlikely shape {shape.tolist()}")
+    body = file.read(size + 1)
+    if len(body) != size:
+        raise ValueError(f"{name} must hold {size} bytes after its header, got {len(body)}")
+    return np.frombuffer(body, kind).reshape(shape)

@@ -1,0 +1,122 @@
+"""How samples are dealt to devices."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.data.samples import FederatedData, Samples
+
+WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many samples a device gets: to train on, as local test (its own distribution), as global test (everybody's).
+
+    `train` may be a pair (low, high): each device's number is then drawn between them. "whole" is all test samples.
+    """
+
+    train: int | tuple[int, int] = 450
+    local_test: int | str = 100
+    global_test: int | str = 100
+
+    def __post_init__(self) -> None:
+        low, high = self.train_range
+        check_count("samples.train", low, low=0)
+        check_count("samples.train", high, low=max(low, 1))
+        for name in ("local_test", "global_test"):
+            if (value := getattr(self, name)) != WHOLE:
+                if isinstance(value, str):
+                    raise ValueError(f"samples.{name} must be a number or {WHOLE!r}, got {value!r}")
+                check_count(f"samples.{name}", value)
+        if self.local_test == WHOLE and self.global_test != WHOLE:
+            raise ValueError("samples.local_test can only be 'whole' if samples.global_test is 'whole' too")
+
+    @property
+    def train_range(self) -> tuple[int, int]:
+        """(low, high) of the number of training samples."""
+        if isinstance(self.train, tuple | list):
+            if len(self.train) != 2:
+                raise ValueError(f"samples.train must be a number or a pair (low, high), got {self.train!r}")
+            return self.train[0], self.train[1]
+        return self.train, self.train
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """Number of training samples of every device."""
+        low, high = self.train_range
+        return rng.integers(low, high + 1, size=count)
+
+
+def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
+    """Deal samples so that every device has the given shares (K, classes) of labels; no sample is dealt twice."""
+    numbers = sizes.draw(len(shares), rng)
+    wanted = np.zeros(shares.shape, np.int64)
+    for device, (number, share) in enumerate(zip(numbers, shares, strict=True)):
+        wanted[device] = split(number, share, wanted.sum(axis=0))
+    train: list[list[Array]] = [[] for _ in shares]
+    for label in range(samples.classes):
+        pool = rng.permutation(np.flatnonzero((samples.y == label) & ~samples.test))
+        if wanted[:, label].sum() > len(pool):
+            raise ValueError(
+                f"samples.train asks for {wanted[:, label].sum()} training samples with label {label}, "
+                f"{samples.name} has {len(pool)}; ask for fewer samples or devices"
+            )
+        for device, rows in enumerate(np.split(pool, np.cumsum(wanted[:, label]))[:-1]):
+            train[device].append(rows)
+    if sizes.local_test == WHOLE:
+        local = None
+    else:
+        number = int(sizes.local_test)
+        local = tuple(draw_test(samples, split(number, share), rng) for share in shares)
+    return FederatedData(
+        samples.name,
+        samples.x,
+        samples.y,
+        samples.classes,
+        tuple(np.concatenate(parts) for parts in train),
+        local,
+        draw_global_test(samples, sizes, rng),
+    )
+
+
+def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator, key: str = "local_test") -> Array:
+    """Test samples with the given number of each label; devices may share them."""
+    parts = []
+    for label, number in enumerate(numbers):
+        pool = np.flatnonzero((samples.y == label) & samples.test)
+        if number > len(pool):
+            raise ValueError(
+                f"samples.{key} asks for {number} test samples with label {label}, {samples.name} has {len(pool)}"
+            )
+        parts.append(rng.choice(pool, number, replace=False))
+    return np.sort(np.concatenate(parts))
+
+
+def draw_global_test(samples: Samples, sizes: Sizes, rng: np.random.Generator) -> Array:
+    """The global test: all test samples, or a random part with all labels."""
+    pool = np.flatnonzero(samples.test)
+    if sizes.global_test == WHOLE:
+        return pool
+    number = int(sizes.global_test)
+    if number > len(pool):
+        raise ValueError(f"samples.global_test asks for {number} test samples, {samples.name} has {len(pool)}")
+    return draw_test(samples, split(number, np.full(samples.classes, 1 / samples.classes)), rng, "global_test")
+
+
+def split(number: int, shares: Array, before: Array | None = None) -> Array:
+    """Whole numbers in proportion to `shares` that sum to `number`: largest remainders first.
+
+    Equal remainders are rounded up where `before`, what others got, is least: no label is favoured over the devices.
+
+    >>> shares = np.array([0.25, 0.25, 0.5])
+    >>> split(10, shares).tolist(), split(10, shares, before=np.array([3, 2, 5])).tolist()
+    ([3, 2, 5], [2, 3, 5])
+    """
+    exact = number * shares / shares.sum()
+    whole = np.floor(exact + 1e-9).astype(np.int64)
+    ties = np.zeros(len(shares)) if before is None else before
+    order = np.lexsort([ties, -np.round(exact - whole, 9)])
+    whole[order[: number - whole.sum()]] += 1
+    return whole

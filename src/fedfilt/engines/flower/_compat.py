@@ -1,0 +1,303 @@
+"""Every touch of Flower's internals: what is not part of its public API, and the few places where it is changed.
+
+Flower may move any of this in a new version. Each name is looked up with the parameters that we pass, before anything
+starts; what is not as expected ends with one sentence that says which versions of Flower are supported.
+"""
+
+import hashlib
+import inspect
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+log = logging.getLogger("fedfilt")
+
+SUPPORTED = "flwr>=1.41,<1.43"
+START = 300.0  # seconds that the process of an app may take to start
+SILENCE = 60.0  # seconds without a sign of life after which it is given up; as Flower has it
+MOST_OBJECTS = 8  # that a reply may consist of; ours have three
+UPLOAD = 60.0  # seconds from a reply's first object to its last
+
+# purpose -> internals of Flower as module:name(parameters that we pass)
+NEEDED = {
+    "grid": (
+        "flwr.superlink.grid:http_grid",
+        "flwr.superlink.grid:InMemoryGrid(state_factory)",
+        "flwr.superlink.grid.http_grid:pull_objects",
+        "flwr.supercore.inflatable.inflatable_utils:ObjectPullError",
+        "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents(object_id, object_contents)",
+        "flwr.supercore.inflatable.inflatable_utils:pull_objects(object_ids, pull_object_fn, max_time)",
+    ),
+    "patience": (
+        "flwr.supercore.corestate.in_memory_corestate:HEARTBEAT_DEFAULT_INTERVAL",
+        "flwr.supercore.corestate.in_memory_corestate:HEARTBEAT_PATIENCE",
+        "flwr.supercore.corestate.sql_corestate:HEARTBEAT_DEFAULT_INTERVAL",
+        "flwr.supercore.corestate.sql_corestate:HEARTBEAT_PATIENCE",
+        "flwr.supercore.corestate:in_memory_corestate",
+        "flwr.supercore.corestate:sql_corestate",
+    ),
+    "supernode": (
+        "flwr.supernode:start_client_internal",
+        "flwr.supernode.start_client_internal:_push_messages(state, object_store, send, push_object)",
+        "flwr.supernode.cli:flower_supernode()",
+    ),
+    "superlink": (
+        "flwr.superlink:extensions",
+        "flwr.superlink.extensions:get_middleware()",
+        "flwr.superlink.cli:flower_superlink()",
+    ),
+    "control": (
+        "flwr.cli.build:build_fab_from_disk(app)",
+        "flwr.common.serde:fab_to_proto(fab)",
+        "flwr.supercore.fab:Fab(hash_str, content, verifications)",
+        "flwr.supercore.control:ControlHttpClient",
+        "flwr.supercore.control:ControlHttpClient.from_server_address(server_address, insecure, root_certificates)",
+        "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor(component_name)",
+        "flwr.proto.control_pb2:ListNodesRequest",
+        "flwr.proto.control_pb2:ListRunsRequest",
+        "flwr.proto.control_pb2:RegisterNodeRequest",
+        "flwr.proto.control_pb2:StartRunRequest",
+        "flwr.proto.control_pb2:StopRunRequest",
+    ),
+    "simulation": (
+        "flwr.common.constant:SUPERLINK_NODE_ID",
+        "flwr.proto.task_pb2:Task",
+        "flwr.server.superlink.fleet.vce:vce_api",
+        "flwr.server.superlink.fleet.vce.vce_api:_register_nodes(num_nodes, state_factory)",
+        "flwr.server.superlink.fleet.vce.vce_api:_register_node_info_stores(nodes_mapping, run, app_dir)",
+        "flwr.server.superlink.fleet.vce.vce_api:run_api(app_fn, backend_fn, nodes_mapping, state_factory, "
+        "node_info_stores, f_stop, metrics)",
+        "flwr.server.superlink.fleet.vce.metrics:VceMetrics",
+        "flwr.server.superlink.linkstate:LinkStateFactory(database, federation_manager, objectstore_factory)",
+        "flwr.server.superlink.linkstate.in_memory_linkstate:RunRecord",
+        "flwr.supercore.constant:FLWR_IN_MEMORY_DB_NAME",
+        "flwr.supercore.constant:NOOP_FEDERATION_ID",
+        "flwr.supercore.object_store:ObjectStoreFactory",
+        "flwr.supercore.run:Run",
+        "flwr.supercore.run:Run.create_empty(run_id)",
+        "flwr.supercore.task_identity:TaskIdentity",
+        "flwr.superlink.federation:NoOpFederationManager",
+        "flwr.superlink.grid:InMemoryGrid(state_factory)",
+    ),
+}
+
+
+class Unsupported(ValueError):
+    """A version of Flower that this version of fedfilt does not know."""
+
+
+def internals(purpose: str) -> SimpleNamespace:
+    """What a purpose needs of Flower, by name; `Unsupported` names the first that is not as expected."""
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        raise ValueError("this needs Flower: pip install 'fedfilt[flower]'") from None
+    given = SimpleNamespace()
+    for needed in NEEDED[purpose]:
+        module, name, parameters = re.fullmatch(r"([\w.]+):([\w.]+)(?:\((.*)\))?", needed).groups()  # type: ignore[union-attr]
+        try:
+            value: Any = import_module(module)
+            for step in name.split("."):
+                value = getattr(value, step)
+            if parameters:
+                inspect.signature(value).bind_partial(**dict.fromkeys(parameters.split(", ")))
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise Unsupported(
+                f"Flower {found} is not supported, as {module}.{name} is not what fedfilt needs ({error}); "
+                f"install a version that is: pip install '{SUPPORTED}'"
+            ) from None
+        if "." not in name and not hasattr(given, name):
+            setattr(given, name, value)
+    return given
+
+
+# --- replies ------------------------------------------------------------------------------------------------------
+
+
+def guard_replies() -> None:
+    """Make Flower's HTTP grid take a reply that cannot be read as a failure of its sender.
+
+    By itself it would end the run and lose the replies that came with it, and wait for an upload that has broken off.
+    """
+    flower = internals("grid")
+    flower.http_grid.pull_objects = pull_reply
+
+
+def pull_reply(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+    """The objects of a reply, if they are few, come in time, and make up a message."""
+    from flwr.app import Message, RecordDict
+    from httpx import HTTPError
+
+    flower = internals("grid")
+    root = object_ids[-1]
+    try:
+        if len(object_ids) > MOST_OBJECTS:
+            raise ValueError(f"it must consist of at most {MOST_OBJECTS} objects, got {len(object_ids)}")
+        contents: dict[str, bytes] = _pull_objects()(object_ids, pull_object_fn, max_time=UPLOAD)
+        message = flower.inflate_object_from_contents(root, dict(contents))
+        if not isinstance(message, Message):
+            raise TypeError(f"it must be a Message, got {type(message).__name__}")
+        if message.has_content() and not isinstance(message.content, RecordDict):
+            raise TypeError(f"it must hold a RecordDict, got {type(message.content).__name__}")
+    except (HTTPError, flower.ObjectPullError):
+        raise
+    except Exception as error:  # whatever the bytes of a stranger bring about
+        log.warning("a reply cannot be read: %s", short(f"{type(error).__name__}: {error}"))
+        raise flower.ObjectPullError(root, "it cannot be read") from error
+    return contents
+
+
+def _pull_objects() -> Callable[..., dict[str, bytes]]:
+    """Flower's own function, which the grid no longer calls directly."""
+    from flwr.supercore.inflatable import inflatable_utils
+
+    return inflatable_utils.pull_objects
+
+
+def short(text: str) -> str:
+    """What a device said, as one line that is fit for a log.
+
+    >>> short("out of\\n\\x1b[2Jbattery " + "!" * 1000)[:30]
+    'out of ?[2Jbattery !!!!!!!!!!!'
+    """
+    line = " ".join(text[:1000].split())
+    line = line if len(line) <= 200 else f"{line[:197]}..."
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def is_simulated(grid: Any) -> bool:
+    """Whether a grid is of Flower's simulation, in this process."""
+    return isinstance(grid, internals("grid").InMemoryGrid)
+
+
+# --- SuperNode and SuperLink --------------------------------------------------------------------------------------
+
+
+def be_patient() -> None:
+    """Let the apps that this process starts, as a SuperNode or a SuperLink, take their time.
+
+    Flower starts a process for every message and, if it does not report within 30 s, another beside it. On a device
+    that is slow or busy each makes the others slower, until none gets there in time.
+    """
+    flower = internals("patience")
+    for states in (flower.in_memory_corestate, flower.sql_corestate):
+        states.HEARTBEAT_DEFAULT_INTERVAL = START
+        states.HEARTBEAT_PATIENCE = SILENCE / START
+
+
+def answer_all() -> None:
+    """Before it asks for another message, let this process send the replies to all that it has received.
+
+    If a run ends while one of its messages is being fetched, Flower drops the message but not the work on it. It then
+    takes the reply to that one for the reply to the next, and never sends the next.
+    """
+    internal = internals("supernode").start_client_internal
+    push = internal._push_messages
+
+    def push_all(state: Any, **options: Any) -> None:
+        push(state=state, **options)
+        while any(not kept.message.metadata.reply_to_message_id for kept in list(state.msg_store.values())):
+            push(state=state, **options)
+
+    internal._push_messages = push_all
+
+
+def run_supernode() -> None:
+    """Flower's SuperNode, with the options of the command line."""
+    internals("supernode").flower_supernode()
+
+
+def run_superlink(*in_front: Any) -> None:
+    """Flower's SuperLink, with the options of the command line and middleware in front of all it serves."""
+    flower = internals("superlink")
+    given = flower.extensions.get_middleware
+    flower.extensions.get_middleware = lambda: (*in_front, *given())
+    flower.flower_superlink()
+
+
+# --- control ------------------------------------------------------------------------------------------------------
+
+
+class Control:
+    """What the edge server tells its own SuperLink: register a key, start a run, say how a run is.
+
+    The same requests as of the commands `flwr supernode register`, `flwr run` and `flwr list`, without a new process.
+    """
+
+    def __init__(self, address: str, authority: Path | None) -> None:
+        self._flower = flower = internals("control")
+        self._client = flower.ControlHttpClient.from_server_address(
+            address,
+            authority is None,
+            None if authority is None else authority.read_bytes(),
+            [flower.RuntimeVersionHttpInterceptor(component_name="fedfilt")],
+        )
+
+    def names(self) -> set[str]:
+        """Names of the nodes that are registered."""
+        return {node.name for node in self._client.ListNodes(self._flower.ListNodesRequest()).nodes_info if node.name}
+
+    def register(self, name: str, public_key: bytes) -> None:
+        """Let the device that holds this key (PEM) in, under this name."""
+        self._client.RegisterNode(self._flower.RegisterNodeRequest(public_key=public_key, name=name))
+
+    def start(self, app: Path) -> int:
+        """Start a run of a Flower app, and give its id."""
+        content = self._flower.build_fab_from_disk(app)
+        fab = self._flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
+        request = self._flower.StartRunRequest(fab=self._flower.fab_to_proto(fab))
+        return int(self._client.StartRun(request).run_id)
+
+    def stop(self, run_id: int) -> None:
+        """End a run."""
+        self._client.StopRun(self._flower.StopRunRequest(run_id=run_id))
+
+    def run(self, run_id: int) -> Any:
+        """How a run is: `status.status` is "finished" at its end, `status.details` says why."""
+        return self._client.ListRuns(self._flower.ListRunsRequest(run_id=run_id)).run_dict[run_id]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+
+# --- simulation ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def simulation(make: Callable[[], Any], backend: Any, count: int, app: Path | None = None) -> Iterator[Any]:
+    """Flower's own grid and queues for so many nodes in this process; `backend` runs the app that `make` makes."""
+    flower = internals("simulation")
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    run = flower.Run.create_empty(run_id=secrets.randbits(62) + 1)
+    run.primary_task_id, run.federation_id = secrets.randbits(62) + 1, flower.NOOP_FEDERATION_ID
+    factory = flower.LinkStateFactory(
+        flower.FLWR_IN_MEMORY_DB_NAME, flower.NoOpFederationManager(), flower.ObjectStoreFactory()
+    )
+    state = factory.state()
+    state.run_ids[run.run_id] = flower.RunRecord(run=run)
+    state.task_store[run.primary_task_id] = flower.Task(task_id=run.primary_task_id, run_id=run.run_id)
+    api = flower.vce_api
+    nodes = api._register_nodes(num_nodes=count, state_factory=factory)
+    stores = api._register_node_info_stores(nodes_mapping=nodes, run=run, app_dir=str(app) if app else None)
+    identity = flower.TaskIdentity
+    identity.task_id, identity.run_id, identity.node_id = run.primary_task_id, run.run_id, flower.SUPERLINK_NODE_ID
+    grid = flower.InMemoryGrid(state_factory=factory)
+    grid.set_run(run)
+    stop = threading.Event()
+    arguments = make, lambda: backend, nodes, factory, stores, stop, flower.VceMetrics()
+    thread = threading.Thread(target=api.run_api, args=arguments, daemon=True)
+    thread.start()
+    try:
+        yield grid
+    finally:
+        stop.set()
+        thread.join()

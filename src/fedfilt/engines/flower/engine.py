@@ -1,0 +1,171 @@
+import hashlib
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+from flwr.serverapp import Grid
+
+from fedfilt._types import Array, Sparsifier
+from fedfilt.data.samples import FederatedData
+from fedfilt.engines.flower import messages
+from fedfilt.engines.flower._compat import short
+from fedfilt.engines.flower.exchange import Answer, exchange
+from fedfilt.engines.flower.nodes import Nodes
+from fedfilt.engines.flower.simulation import simulated_grid
+from fedfilt.rounds.types import Cost, Reply, Tests
+from fedfilt.sparsifiers.top_k import TopK
+from fedfilt.system.lateness import Lateness
+from fedfilt.system.orders import Job
+from fedfilt.system.wire import unpack
+from fedfilt.training._torch import outputs
+from fedfilt.training.sgd import Training
+from fedfilt.training.trainer import Trainer
+from fedfilt.training.work import Desk, Tested
+
+TIMEOUT = 600.0
+
+log = logging.getLogger("fedfilt")
+
+
+class Flower:
+    """Trains every device where it is, over a Flower Grid: the devices of a deployment, or simulated ones.
+
+    What a device has not sent yet stays on its disk, so replies have no residual. Without a `grid` Flower's simulation
+    runs in this process. With `real_time` the late policy works on real seconds, and costs are what was measured.
+
+    >>> from fedfilt.system.orders import Plan
+    >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
+    >>> with Flower(data, torch.nn.Linear(2, 2), Training(), seed=0, workers=1) as engine:
+    ...     row = np.zeros(engine.layout.size, np.float32)
+    ...     [reply.samples for reply in engine.train([Job(1, 1, row, Plan(epochs=1))], math.inf)]
+    [2]
+    """
+
+    def __init__(
+        self,
+        data: FederatedData,
+        module: torch.nn.Module,
+        training: Training,
+        seed: int = 0,
+        workers: int = 0,
+        sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
+        *,
+        grid: Grid | None = None,
+        nodes: Nodes | None = None,
+        timeout: float = TIMEOUT,
+        real_time: Lateness | None = None,
+        spread: float = 0.0,
+        grace: float = 0.0,
+    ) -> None:
+        """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top."""
+        trainer = Trainer(module, training, data.x.shape[1:])
+        self.layout, self.data = trainer.layout, data
+        self._classes = outputs(module, data.x, data.y, data.classes)
+        self._most_bytes = sparsifier.full_bytes(self.layout.size)
+        self._run = hashlib.sha256(f"{data.hash}|{seed}|{training}|{self.layout.slots}".encode()).hexdigest()[:16]
+        self._timeout, self._real_time, self._spread, self._grace = timeout, real_time, spread, grace
+        self._round, self._begun = 0, False
+        self._stack = ExitStack()
+        if grid is None:
+            desk = Desk(trainer, sparsifier, seed, self._classes)
+            grid = self._stack.enter_context(simulated_grid(desk, data, workers))
+        self._grid = grid
+        self._nodes = Nodes(grid, data.count) if nodes is None else nodes
+
+    def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
+        """Send every device its job and give its reply as it comes, be it usable or not."""
+        by_device = {job.device: job for job in jobs}
+        online = self._nodes.online() if self._begun else self._nodes.wait(by_device.keys(), self._timeout)
+        self._begun = True
+        self._round = jobs[0].round if jobs else self._round
+        seconds, enough = self._limits(deadline, len(by_device))
+        sent = {
+            device: messages.addressed(
+                "train", online[device], messages.train_order(self._run, job), self._round, seconds + 60
+            )
+            for device, job in by_device.items()
+            if device in online
+        }
+        replies = [_absent(device, "offline") for device in by_device if device not in sent]
+        for answer in exchange(self._grid, sent, seconds, enough):
+            replies.append(self._reply(by_device[answer.device], answer))
+        end = max((reply.cost.seconds for reply in replies), default=0.0)
+        for reply in replies:
+            if self._real_time is None or reply.absent:
+                yield reply._replace(cost=Cost())
+            else:
+                idle = max(0.0, end - reply.cost.seconds)
+                yield reply._replace(cost=reply.cost._replace(idle_seconds=idle), end=end)
+
+    def test(self, models: Array) -> Tests:
+        """Send every device its model, to keep and to test; a device that does not answer has a matrix of zeros."""
+        online = self._nodes.online()
+        sent = {
+            device: messages.addressed(
+                "test",
+                online[device],
+                messages.test_order(self._run, self._round, device, row),
+                self._round,
+                self._timeout + 60,
+            )
+            for device, row in enumerate(models)
+            if device in online
+        }
+        none = Tested(np.zeros((self._classes, self._classes), np.int64), math.nan)
+        own, everybody = [none] * len(models), [none] * len(models)
+        for answer in exchange(self._grid, sent, self._timeout):
+            device = answer.device
+            if answer.content is None:
+                continue
+            total = None if self.data.local_test is None else len(self.data.local_test[device])
+            where = self._run, self._round, device, self._classes
+            try:
+                found = messages.read_test_reply(answer.content, *where, total, len(self.data.global_test))
+            except messages.BadMessage as error:
+                log.warning("the test of device %d is left out: %s", device, error)
+                continue
+            own[device], everybody[device] = found[0] or none, found[1]
+        return Tests.stack(None if self.data.local_test is None else own, everybody)
+
+    def close(self) -> None:
+        """End the simulation, if there is one."""
+        self._stack.close()
+
+    def __enter__(self) -> "Flower":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _limits(self, deadline: float, count: int) -> tuple[float, int | None]:
+        """(seconds to wait, good answers that are enough) under the late policy."""
+        late = self._real_time
+        if late is None or late.policy == "wait":
+            return self._timeout, None
+        if late.policy == "quorum":
+            return self._timeout, math.ceil(late.quorum * count - 1e-9)
+        last = np.array([math.inf])
+        return min(self._timeout, late.end(last, deadline, self._spread) + self._grace), None
+
+    def _reply(self, job: Job, answer: Answer) -> Reply:
+        device = job.device
+        if answer.content is None:
+            return _absent(device, answer.problem)._replace(late=answer.late)
+        most = job.plan.samples(len(self.data.train[device]))
+        try:
+            trained = messages.read_train_reply(answer.content, self._run, job, most, self._most_bytes)
+            update = unpack(trained.content, self.layout.size)
+        except ValueError as error:
+            return _absent(device, short(f"refused: {error}"))
+        if trained.lost:
+            log.warning("device %d no longer has what it had not sent yet; it goes on without", device)
+        seconds = min(trained.seconds, answer.seconds)
+        cost = Cost(seconds, answer.seconds - seconds)
+        return Reply(device, update, trained.samples, trained.loss, len(trained.content), cost=cost)
+
+
+def _absent(device: int, why: str) -> Reply:
+    return Reply(device, np.zeros(0, np.float32), 0, math.nan, absent=why)

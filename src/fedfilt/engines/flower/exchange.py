@@ -1,0 +1,78 @@
+"""Messages out, replies in, over any Flower Grid: an own poll on a monotonic clock.
+
+Flower's `send_and_receive` sleeps three seconds between polls, uses wall time, and gives what came without saying what
+did not. A reply is matched to its message by the id it answers: errors that Flower makes itself carry its own node id.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedfilt.engines.flower._compat import short
+
+log = logging.getLogger("fedfilt")
+
+POLL = 0.2  # seconds between two looks
+
+
+class Answer(NamedTuple):
+    """What came back for a device."""
+
+    device: int
+    content: RecordDict | None  # None: nothing usable
+    seconds: float  # since the messages were sent
+    problem: str = ""  # why there is no content
+    late: bool = False
+
+
+def exchange(
+    grid: Grid,
+    sent: Mapping[int, Message],
+    seconds: float,
+    enough: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Answer]:
+    """Send a message to each device and give its answer as it comes; after `seconds`, who has not answered is late.
+
+    With `enough` the wait is over when so many good answers are there.
+    """
+    start = clock()
+    pushed = {str(id) for id in grid.push_messages(list(sent.values())) if id} if sent else set()
+    waiting: dict[str, int] = {}
+    for device, message in sent.items():
+        if message.metadata.message_id in pushed:
+            waiting[message.metadata.message_id] = device
+        else:
+            yield Answer(device, None, 0.0, "offline: the message was not taken")
+    good, wanted = 0, math.inf if enough is None else enough
+    while waiting:
+        for reply in list(grid.pull_messages(list(waiting))):
+            device = waiting.pop(reply.metadata.reply_to_message_id, -1)
+            if device < 0:
+                log.warning("a reply that answers no open message is ignored (repeated, stale or foreign)")
+                continue
+            answer = _answer(device, sent[device], reply, clock() - start)
+            good += answer.content is not None
+            yield answer
+        if not waiting or clock() - start >= seconds or good >= wanted:
+            break
+        sleep(min(POLL, max(0.0, seconds - (clock() - start))))
+    for device in waiting.values():
+        yield Answer(device, None, clock() - start, "late: no answer in time", late=True)
+
+
+def _answer(device: int, message: Message, reply: Message, seconds: float) -> Answer:
+    if reply.has_error():
+        return Answer(device, None, seconds, short(f"failed: {reply.error.reason or reply.error.code}"))
+    node, run = message.metadata.dst_node_id, message.metadata.run_id
+    if reply.metadata.src_node_id != node or reply.metadata.run_id != run:
+        return Answer(device, None, seconds, f"refused: reply must come from node {node} in run {run}")
+    if reply.metadata.message_type != message.metadata.message_type or not reply.has_content():
+        return Answer(device, None, seconds, "refused: reply must be of the kind that was asked for")
+    return Answer(device, reply.content, seconds)

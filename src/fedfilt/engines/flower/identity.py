@@ -1,0 +1,24 @@
+"""Who a device is: its name and its public key, as the edge server registered them."""
+
+from typing import Any, NamedTuple
+
+
+class Registered(NamedTuple):
+    """A device as it was registered: its row in the graph is its place in the list."""
+
+    name: str
+    public_key: bytes  # PEM, as Flower keeps it
+
+
+def registered(table: dict[str, Any]) -> list[Registered] | None:
+    """The registered devices of a deployment file, by row; None if it has no authentication."""
+    if not table["authentication"]:
+        return None
+    from cryptography.hazmat.primitives import serialization
+
+    found = []
+    for device in table["device"]:
+        key = serialization.load_ssh_public_key(device["public_key"].encode())
+        pem = serialization.PublicFormat.SubjectPublicKeyInfo
+        found.append(Registered(device["name"], key.public_bytes(serialization.Encoding.PEM, pem)))
+    return found

@@ -1,0 +1,201 @@
+"""What travels between the edge server and a device: one record with an update as one packed run of bytes.
+
+Every array of a Flower message is an object of its own that costs about a kilobyte, so a message has one record.
+The server says which device it speaks to and which of its rounds was accepted last; a device is told its own row only.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from fedfilt._types import Array
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.work import Tested
+
+RECORD = "fedfilt"
+TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": MessageType.QUERY}
+
+
+class BadMessage(ValueError):
+    """A message that is not what it should be."""
+
+
+class Trained(NamedTuple):
+    """What a device says after training."""
+
+    content: bytes  # the packed update, see `fedfilt.wire`
+    samples: int
+    loss: float
+    seconds: float  # it trained
+    lost: bool = False  # whether it no longer had what it had not sent yet
+
+
+def train_order(run: str, job: Job) -> RecordDict:
+    """The order to train: the device's own row and plan."""
+    return _content(
+        run,
+        job.round,
+        job.device,
+        {
+            "row": _bytes(job.model),
+            "accepted": job.accepted,
+            "epochs": job.plan.epochs,
+            "data-fraction": job.plan.data_fraction,
+            "density": job.plan.density,
+        },
+    )
+
+
+def read_train_order(content: RecordDict, size: int) -> tuple[str, Job]:
+    """(run, job) of an order to train; see `train_order`."""
+    record = _record(content)
+    plan = Plan(
+        _number(record, "epochs", 1, 10**6),
+        _share(record, "data-fraction"),
+        _share(record, "density"),
+    )
+    accepted = _number(record, "accepted", 0, 2**31)
+    run, round, device = _head(record)
+    return run, Job(round, device, _row(record, size), plan, accepted=accepted)
+
+
+def train_reply(run: str, job: Job, trained: Trained) -> RecordDict:
+    """What a device answers to an order to train."""
+    fields = {"update" if name == "content" else name: value for name, value in trained._asdict().items()}
+    return _content(run, job.round, job.device, fields)
+
+
+def read_train_reply(content: RecordDict, run: str, job: Job, most_samples: int, most_bytes: int) -> Trained:
+    """What a device said, if it is an answer to exactly this order and within bounds."""
+    record = _record(content)
+    _check_head(record, run, job.round, job.device)
+    update = _get(record, "update", bytes)
+    if len(update) > most_bytes:
+        raise BadMessage(f"update must be at most {most_bytes} bytes, got {len(update)}")
+    samples = _number(record, "samples", 0, most_samples)
+    loss = _get(record, "loss", float)
+    if samples and not math.isfinite(loss):
+        raise BadMessage(f"loss must be finite, got {loss}")
+    seconds = _get(record, "seconds", float)
+    if not 0 <= seconds < 1e9:
+        raise BadMessage(f"seconds must be from 0 to 1e9, got {seconds}")
+    return Trained(update, samples, loss, seconds, _get(record, "lost", bool))
+
+
+def test_order(run: str, round: int, device: int, row: Array) -> RecordDict:
+    """The order to keep a model and test it on the device's own and everybody's test."""
+    return _content(run, round, device, {"row": _bytes(row)})
+
+
+def read_test_order(content: RecordDict, size: int) -> tuple[str, int, int, Array]:
+    """(run, round, device, row) of an order to test."""
+    record = _record(content)
+    return *_head(record), _row(record, size)
+
+
+def test_reply(run: str, round: int, device: int, own: Tested | None, everybody: Tested) -> RecordDict:
+    """What a device answers to an order to test; `own` is None where there is no local test."""
+    fields: dict[str, Any] = {}
+    for name, tested in (("local", own), ("global", everybody)):
+        if tested is not None:
+            fields |= {name: tested.confusion.astype("<i8").tobytes(), f"{name}-loss": tested.loss}
+    return _content(run, round, device, fields)
+
+
+def read_test_reply(
+    content: RecordDict, run: str, round: int, device: int, classes: int, own: int | None, everybody: int
+) -> tuple[Tested | None, Tested]:
+    """What a device found on its own and everybody's test, if it counts as many samples as there are."""
+    record = _record(content)
+    _check_head(record, run, round, device)
+    local = None if own is None else _tested(record, "local", classes, own)
+    return local, _tested(record, "global", classes, everybody)
+
+
+def who_order() -> RecordDict:
+    """The question which part of the data a device has; only for simulations and devices without identity."""
+    return RecordDict({RECORD: ConfigRecord({})})
+
+
+def who_reply(part: int) -> RecordDict:
+    """The number of a device, as it says itself."""
+    return RecordDict({RECORD: ConfigRecord({"device": part})})
+
+
+def read_who_reply(content: RecordDict, count: int) -> int:
+    """The number that a device gives itself."""
+    return _number(_record(content), "device", 0, count - 1)
+
+
+def addressed(kind: str, node: int, content: RecordDict, round: int, seconds: float) -> Message:
+    """A message to a node that lives for so many seconds."""
+    return Message(content, dst_node_id=node, message_type=TYPES[kind], ttl=seconds, group_id=str(round))
+
+
+def _content(run: str, round: int, device: int, fields: dict[str, Any]) -> RecordDict:
+    return RecordDict({RECORD: ConfigRecord({"run": run, "round": round, "device": device, **fields})})
+
+
+def _bytes(row: Array) -> bytes:
+    return row.astype("<f4").tobytes()
+
+
+def _record(content: RecordDict) -> ConfigRecord:
+    record = content.config_records.get(RECORD)
+    if record is None or len(content) != 1:
+        raise BadMessage(f"message must hold one record {RECORD!r}, got {sorted(content)}")
+    return record
+
+
+def _get(record: ConfigRecord, key: str, kind: type) -> Any:
+    value = record.get(key)
+    if type(value) is not kind:
+        raise BadMessage(f"{key} must be {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _number(record: ConfigRecord, key: str, low: int, high: int) -> int:
+    value: int = _get(record, key, int)
+    if not low <= value <= high:
+        raise BadMessage(f"{key} must be from {low} to {high}, got {value}")
+    return value
+
+
+def _share(record: ConfigRecord, key: str) -> float:
+    value: float = _get(record, key, float)
+    if not 0 <= value <= 1:
+        raise BadMessage(f"{key} must be from 0 to 1, got {value}")
+    return value
+
+
+def _head(record: ConfigRecord) -> tuple[str, int, int]:
+    return _get(record, "run", str), _number(record, "round", 0, 2**31), _number(record, "device", 0, 2**31)
+
+
+def _check_head(record: ConfigRecord, run: str, round: int, device: int) -> None:
+    """Refuse what answers another run, round or device."""
+    for what, found, wanted in zip(("run", "round", "device"), _head(record), (run, round, device), strict=True):
+        if found != wanted:
+            raise BadMessage(f"reply must be to {what} {wanted}, got {found}")
+
+
+def _row(record: ConfigRecord, size: int) -> Array:
+    content: bytes = _get(record, "row", bytes)
+    if len(content) != 4 * size:
+        raise BadMessage(f"row must be {size} float32 values, got {len(content)} bytes")
+    row = np.frombuffer(content, "<f4").astype(np.float32)
+    if not np.isfinite(row).all():
+        raise BadMessage("row must be finite, got NaN or infinity")
+    return row
+
+
+def _tested(record: ConfigRecord, key: str, classes: int, total: int) -> Tested:
+    content: bytes = _get(record, key, bytes)
+    if len(content) != 8 * classes * classes:
+        raise BadMessage(f"{key} must be {classes} x {classes} numbers, got {len(content)} bytes")
+    matrix = np.frombuffer(content, "<i8").astype(np.int64).reshape(classes, classes)
+    if matrix.min() < 0 or matrix.max() > total or matrix.sum() != total:
+        raise BadMessage(f"{key} must count {total} samples, got {matrix.sum()}")
+    return Tested(matrix, _get(record, f"{key}-loss", float))

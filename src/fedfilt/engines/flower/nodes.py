@@ -1,0 +1,81 @@
+"""Which Flower node is which device: by its registered key, or, in a simulation, by what it says itself."""
+
+import logging
+import time
+from collections.abc import Sequence, Set
+
+from flwr.serverapp import Grid
+
+from fedfilt.engines.flower import messages
+from fedfilt.engines.flower._compat import START
+from fedfilt.engines.flower.exchange import exchange
+from fedfilt.engines.flower.identity import Registered
+
+log = logging.getLogger("fedfilt")
+
+
+class Nodes:
+    """The nodes of the devices that are online now.
+
+    With `registered` devices a row belongs to who holds its private key, and to nobody else. Without, nodes are asked
+    for their number (`partition-id`); a number that an online node has already is not given a second time.
+    """
+
+    def __init__(self, grid: Grid, count: int, registered: Sequence[Registered] | None = None) -> None:
+        if registered is not None and len(registered) != count:
+            raise ValueError(
+                f"there must be one registered device per row of the graph, {count}, got {len(registered)}"
+            )
+        self._grid, self._count, self._registered = grid, count, registered
+        self._numbers: dict[int, int] = {}  # node id -> device, of nodes that said their number
+        self._refused: set[int] = set()
+
+    def online(self) -> dict[int, int]:
+        """Node id of every device that is online."""
+        if self._registered is not None:
+            return self._by_key(self._registered)
+        return self._by_number()
+
+    def wait(self, wanted: Set[int], seconds: float, patience: float = 180.0) -> dict[int, int]:
+        """Wait for devices to be online: at most so long for the first, and then `patience` for the others."""
+        end, said = time.monotonic() + seconds, -1
+        while (here := len(wanted & (found := self.online()).keys())) < len(wanted) and time.monotonic() < end:
+            if here and said <= 0:
+                end = min(end, time.monotonic() + patience)
+            if here != said:
+                log.info("%d of %d devices are online", said := here, len(wanted))
+            time.sleep(1.0)
+        return found
+
+    def _by_key(self, registered: Sequence[Registered]) -> dict[int, int]:
+        rows = {device.public_key: row for row, device in enumerate(registered)}
+        found = {}
+        for node in self._grid.get_nodes():
+            row = rows.get(bytes(node.public_key))
+            if row is not None and node.name in ("", registered[row].name):
+                found[row] = int(node.node_id)
+            elif node.node_id not in self._refused:
+                self._refused.add(node.node_id)
+                log.warning("node %d (%r) does not hold the key of a device; it is left out", node.node_id, node.name)
+        return found
+
+    def _by_number(self) -> dict[int, int]:
+        here = {int(node) for node in self._grid.get_node_ids()}
+        self._numbers = {node: device for node, device in self._numbers.items() if node in here}
+        new = sorted(here - set(self._numbers))
+        asked = {node: messages.addressed("who", node, messages.who_order(), 0, START) for node in new}
+        for answer in exchange(self._grid, asked, START):
+            node, problem = answer.device, answer.problem
+            try:
+                if answer.content is not None:
+                    device = messages.read_who_reply(answer.content, self._count)
+                    if device not in self._numbers.values():
+                        self._numbers[node] = device
+                        continue
+                    problem = f"refused: it says to be device {device}, which another node is"
+            except messages.BadMessage as error:
+                problem = f"refused: {error}"
+            if node not in self._refused:
+                self._refused.add(node)
+                log.warning("node %d is left out; %s", node, problem)
+        return {device: node for node, device in self._numbers.items()}

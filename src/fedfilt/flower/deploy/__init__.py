@@ -1,0 +1,1 @@
+"""A deployment: what `fedfilt deploy` writes, and what keeps it running."""

@@ -1,0 +1,76 @@
+"""Flower's SuperLink with its control shut to the network, started with Flower's own options.
+
+Flower serves its three APIs on one port: Fleet for devices (with their keys), Control to start runs and register keys,
+Runtime for the server app. The last two ask for no account, and whoever reaches them may run code on every device.
+Here they answer only to the machine of the SuperLink itself. Flower reads a request before it looks who sent it; here
+one from another machine may be no larger than FEDFILT_MOST_BYTES.
+"""
+
+import ipaddress
+import logging
+import os
+
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fedfilt.engines.flower._compat import be_patient, run_superlink
+
+log = logging.getLogger("flwr")
+
+OPEN = "/v1/fleet/"  # what devices need
+MOST_BYTES = "FEDFILT_MOST_BYTES"
+
+
+class Guard:
+    """Refuses what is not of the Fleet API, and what is too large, unless it comes from this machine."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app, self._most = app, most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or _from_here(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] != "http" or not scope["path"].startswith(OPEN):
+            await _refuse(scope, send, 403, "only the machine of the SuperLink may do this")
+        elif not _small(scope, self._most):
+            await _refuse(scope, send, 413, f"a request must say its length, of at most {self._most} bytes")
+        else:
+            await self._app(scope, receive, send)
+
+
+def _small(scope: Scope, most: int) -> bool:
+    """Whether a request has no body, or one of a length that is known and not too large."""
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"0")
+    return b"transfer-encoding" not in headers and length.isdigit() and int(length) <= most
+
+
+async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+    log.warning("refused: %r from %s: %s", scope["path"], scope.get("client"), why)
+    if scope["type"] == "http":
+        headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+
+
+def _from_here(scope: Scope) -> bool:
+    """Whether the other end is this machine: a loopback address, or the very address it connected to."""
+    client, server = scope.get("client"), scope.get("server")
+    if not client:
+        return False
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or bool(server and client[0] == server[0])
+
+
+def main() -> None:
+    """Start the SuperLink with this in front of all it serves."""
+    be_patient()
+    run_superlink(Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Keeps a process alive, and lets it end with us: on a device, its SuperNode. Standard library only.
+
+A SuperNode that was killed is refused until Flower counts its old self as offline, about a minute; it is started again
+until it is taken.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+log = logging.getLogger("fedfilt")
+PAUSE = 5.0  # seconds before a process is started again
+
+
+class Terminated(Exception):
+    """The user, or systemd, wants an end."""
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Flower's environment: nothing is reported to anybody, nothing is installed, its files are in `home`."""
+    here = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def device_command(folder: Path, port: int) -> list[str]:
+    """The command that starts the SuperNode of a device's folder; `port` is for its own use on loopback."""
+    own = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
+    command = [sys.executable, "-m", "fedfilt.flower.deploy.supernode", "--superlink", own["address"]]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    config = f'folder="{folder / "state"}"'
+    if own["authentication"]:
+        command += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]
+    else:
+        command += ["--insecure"]
+        config += f" partition-id={own['number']} num-partitions={own['devices']}"
+    return [*command, "--node-config", config]
+
+
+def keep_device(folder: Path) -> None:
+    """Run a device's SuperNode until we are told to stop; start it again whenever it ends."""
+    folder = checked(folder, "device.toml")
+    with stoppable():
+        while True:
+            with running(device_command(folder, free_port()), folder / "flower") as process:
+                code = process.wait()
+            log.warning("the SuperNode ended with code %d; it is started again in %g s", code, PAUSE)
+            time.sleep(PAUSE)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def checked(folder: Path, name: str) -> Path:
+    """A folder, if it is one that `fedfilt deploy write` made."""
+    if not (folder / name).is_file():
+        raise ValueError(f"{folder} must hold {name}, as fedfilt deploy write makes it")
+    return folder.absolute()
+
+
+@contextmanager
+def running(
+    command: list[str], home: Path, output: Path | None = None, extra: dict[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that ends with us, whatever ends us."""
+    home.mkdir(parents=True, exist_ok=True)
+    env = environment(home) | (extra or {})
+    with ExitStack() as stack:
+        stream = stack.enter_context(output.open("ab")) if output else None
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdout=stream,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,  # a group of its own, for what it starts must end with it
+            preexec_fn=end_with_parent,
+        )
+        try:
+            yield process
+        finally:
+            try:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait(15)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def end_with_parent() -> None:
+    """Let the system end this process when its parent ends, where the system can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM ends what is inside in good order."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except Terminated:
+        log.info("stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)

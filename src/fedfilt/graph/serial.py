@@ -1,0 +1,50 @@
+"""graph.json: a graph as a run folder keeps it."""
+
+import json
+
+import numpy as np
+
+from fedfilt._types import Table
+from fedfilt.graph.graph import Graph
+
+DEVICE_LIMIT = 1_000_000  # devices of a graph that is read
+EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
+
+
+def graph_json(graph: Graph) -> str | None:
+    """A graph as a run folder keeps it; None if it is too large for that.
+
+    >>> graph_from_json(graph_json(Graph.paper())).hash == Graph.paper().hash
+    True
+    """
+    if graph.adjacency.nnz > 2 * EDGE_LIMIT:
+        return None
+    edges = graph.edges
+    weights = np.asarray(graph.adjacency[edges[:, 0], edges[:, 1]]).ravel() if len(edges) else np.ones(0)
+    table: Table = {"count": graph.count, "laplacian": graph.laplacian_kind, "edges": edges.tolist()}
+    if (weights != 1).any():
+        table["weights"] = weights.tolist()
+    if graph.rooms is not None:
+        table["rooms"] = graph.rooms.tolist()
+    if graph.positions is not None:
+        table["positions"] = graph.positions.tolist()
+    return json.dumps(table)
+
+
+def graph_from_json(text: str) -> Graph:
+    """The graph that `graph_json` wrote; ValueError if it is none. Sizes are checked before memory is taken."""
+    table = json.loads(text)
+    try:
+        count, rooms = table["count"], table.get("rooms")
+        if type(count) is not int or not 0 < count <= DEVICE_LIMIT:
+            raise ValueError(f"count must be from 1 to {DEVICE_LIMIT}, got {count!r}")
+        if rooms is not None and {type(room) for room in rooms} not in ({int}, {str}):
+            raise ValueError("rooms must be all numbers or all names")
+        return _graph_of(table)
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a graph ({type(error).__name__}: {error})") from None
+
+
+def _graph_of(table: Table) -> Graph:
+    graph = Graph.from_edges(table["count"], table["edges"], table.get("weights"), rooms=table.get("rooms"))
+    return Graph(graph.adjacency, graph.rooms, table.get("positions"), table.get("laplacian", "combinatorial"))

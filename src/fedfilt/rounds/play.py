@@ -1,0 +1,75 @@
+"""A round, from plan to mixed models: a straight line.
+
+schedule -> jobs -> engine -> replies -> updates -> aggregator -> models, one row per device
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedfilt._types import Array
+from fedfilt.rounds.types import Cost, Experiment, Record, Reply, State, Updates
+from fedfilt.system.orders import Job, Schedule
+
+
+def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
+    """One round: plan, train, mix, and test if it is time to."""
+    start = time.perf_counter()
+    engine, done, (count, size) = experiment.engine, state.round + 1, state.models.shape
+    schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, done), experiment.update_bytes)
+    replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
+    absent = {reply.device: reply.absent for reply in replies if reply.absent}
+    counted = [reply for reply in replies if not reply.late and not reply.absent]
+    updates = Updates.stack(counted, count, size)
+    due = done % experiment.evaluation.every == 0 or done == experiment.rounds
+    trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None
+    models = experiment.aggregator(state.models, updates, experiment.graph)
+    mixed = engine.test(models) if due else None
+
+    losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)
+    late = np.zeros(count, bool)
+    for reply in replies:
+        i = reply.device
+        losses[i], costs[i], sizes[i], late[i] = reply.loss, reply.cost, reply.size, reply.late
+    latency = max((reply.end for reply in replies), default=0.0)
+    seconds = time.perf_counter() - start
+    record = Record(done, seconds, updates.weights, losses, schedule, costs, sizes, late, latency, mixed, trained)
+    accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
+    accepted[[reply.device for reply in counted]] = done
+    residuals = _residuals(state.residuals, counted, count, size)
+    return State(done, models, residuals, accepted), record._replace(absent=absent)
+
+
+def _jobs(state: State, schedule: Schedule) -> list[Job]:
+    left, seen = state.residuals, state.accepted
+    return [
+        Job(
+            state.round + 1,
+            i,
+            state.models[i],
+            plan,
+            None if left is None else left[i],
+            0 if seen is None else int(seen[i]),
+        )
+        for i, plan in enumerate(schedule.plans)
+        if plan.epochs
+    ]
+
+
+def _residuals(before: Array | None, replies: Sequence[Reply], count: int, size: int) -> Array | None:
+    """What every device has not sent yet; a reply that did not count leaves its device's as it was."""
+    if before is None and all(reply.residual is None for reply in replies):
+        return None
+    after = np.zeros((count, size), np.float32) if before is None else before.copy()
+    for reply in replies:
+        after[reply.device] = 0 if reply.residual is None else reply.residual
+    return after
+
+
+def play(state: State, experiment: Experiment) -> Iterator[tuple[State, Record]]:
+    """The rounds from `state` to the last, each as (state, record)."""
+    while state.round < experiment.rounds:
+        play_one = play_round if experiment.events is None else experiment.events.play_round
+        state, record = play_one(state, experiment)
+        yield state, record

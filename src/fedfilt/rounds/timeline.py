@@ -1,0 +1,324 @@
+"""Devices come, go and move between rounds: the graph, its factorisation, the plans and the records follow.
+
+Rows of the (K, B) models belong to all devices that ever take part. A device that is away is on no graph and has no
+plan; its model is kept. All follows from the script and the number of the round, so a resumed run has the same bits.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedfilt._checks import check_choice, check_count, check_number
+from fedfilt._types import Array
+from fedfilt.graph import Graph
+from fedfilt.rounds.play import play_round
+from fedfilt.rounds.types import (
+    Experiment,
+    Happening,
+    Record,
+    Rule,
+    Scheduler,
+    State,
+    Tests,
+    Updates,
+    interpolating,
+)
+from fedfilt.system.hardware import Hardware
+from fedfilt.system.orders import Plan, Schedule
+
+START = ("neighbours", "mean", "own")
+Ids = int | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """An entry of [[events]]: what happens before a round (counted from 1) to one or several devices.
+
+    A device whose first event is `join` is not there before. It starts from what the rule gives a device that brings
+    nothing, the filter's interpolation of its "neighbours"; or from the "mean" of all; or from its "own" row: what it
+    had when it left, or the first model. `links` [a, b] or [a, b, weight] replace all links of the devices that join or
+    move; a join without them takes the links of the experiment's graph. `offline` devices do not train and miss the
+    rounds before `until` (0: all the rest); the server goes on mixing their rows, so they return caught up. `room` is
+    where they are from now on.
+
+    >>> Event(round=50, join=3, links=((3, 1), (3, 2, 0.5))).join
+    (3,)
+    """
+
+    round: int
+    join: Ids = ()
+    leave: Ids = ()
+    move: Ids = ()
+    offline: Ids = ()
+    until: int = 0
+    links: tuple[tuple[float, ...], ...] | None = None
+    start: str = "neighbours"
+    room: int | str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("events.round", self.round)
+        check_choice("events.start", self.start, START)
+        for name in ("join", "leave", "move", "offline"):
+            value = getattr(self, name)
+            ids = (value,) if isinstance(value, int) else tuple(value)
+            for device in ids:
+                check_count(f"events.{name}", device, low=0)
+            object.__setattr__(self, name, ids)
+        if not self.devices:
+            raise ValueError(f"the event of round {self.round} must say who: join, leave, move or offline")
+        if len(set(self.devices)) != len(self.devices):
+            raise ValueError(f"the event of round {self.round} must name a device once, got {list(self.devices)}")
+        if self.links is not None:
+            if not (self.join or self.move):
+                raise ValueError(f"events.links of round {self.round} need a device that joins or moves")
+            object.__setattr__(self, "links", tuple(tuple(link) for link in self.links))
+        if self.move and self.links is None and self.room is None:
+            raise ValueError(f"a move needs its new links (or room), got none in round {self.round}")
+        if self.until and (not self.offline or self.until <= self.round):
+            raise ValueError(f"events.until must be a round after {self.round} for devices offline, got {self.until}")
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """All it names."""
+        return (*self.join, *self.leave, *self.move, *self.offline)  # type: ignore[misc]
+
+
+class Moment(NamedTuple):
+    """How things are from a round on."""
+
+    round: int  # the first for which this holds
+    graph: Graph  # of all K devices; those that are away have no links
+    among: Graph  # of the devices that are there
+    present: Array  # (K,) True for devices that are there
+    online: Array  # (K,) True for devices that are there and can be reached
+    joined: dict[int, str]  # devices that start now, and from what
+    happened: tuple[Happening, ...]  # before that round
+
+
+class Timeline:
+    """A script of events on a graph, checked as a whole before anything is played.
+
+    >>> timeline = Timeline([Event(round=3, join=2)], Graph.from_edges(3, [(0, 1), (1, 2)]), rounds=5)
+    >>> [timeline.at(round).present.tolist() for round in (1, 3)]
+    [[True, True, False], [True, True, True]]
+    """
+
+    def __init__(self, events: Sequence[Event], graph: Graph, rounds: int) -> None:
+        self.events = tuple(events)
+        self._moments = _replay(sorted(self.events, key=lambda event: event.round), graph, rounds)
+        self._starts = [moment.round for moment in self._moments]
+
+    def at(self, round: int) -> Moment:
+        """How things are in a round, counted from 1."""
+        return self._moments[bisect_right(self._starts, round) - 1]
+
+    def begin(self, state: State, experiment: Experiment) -> State:
+        """The state in which the next round begins: with the first models of the devices that join before it."""
+        now = self.at(state.round + 1)
+        return _arrived(state, now, experiment) if now.round == state.round + 1 else state
+
+    def play_round(self, state: State, experiment: Experiment) -> tuple[State, Record]:
+        """One round among the devices that are there."""
+        now = self.at(state.round + 1)
+        happened = now.happened if now.round == state.round + 1 else ()
+        state = self.begin(state, experiment)
+        today = replace(
+            experiment,
+            graph=now.graph,
+            scheduler=_Reachable(experiment.scheduler, now),
+            aggregator=_Among(experiment.aggregator, now),
+        )
+        after, record = play_round(state, today)
+        mixed, trained = _of_present(record.mixed, now), _of_present(record.trained, now)
+        away = tuple(np.flatnonzero(~now.online).tolist())
+        return after, record._replace(mixed=mixed, trained=trained, events=happened, away=away)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reachable:
+    """Plans for devices that can be reached; the others have nothing to do."""
+
+    scheduler: Scheduler
+    now: Moment
+
+    def __call__(self, hardware: Hardware, update_bytes: int) -> Schedule:
+        online, present = self.now.online, self.now.present
+        schedule = self.scheduler(replace(hardware, samples=np.where(online, hardware.samples, 0)), update_bytes)
+        idle = [Plan(0, 0.0, 0.0, outcome="offline" if there else "away") for there in present]
+        return schedule._replace(plans=[p if on else i for p, i, on in zip(schedule.plans, idle, online, strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Among:
+    """The rule among the devices that are there; the rows of the others are kept."""
+
+    rule: Rule
+    now: Moment
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        there = self.now.present
+        result = models.copy()
+        rows, weights = updates
+        result[there] = self.rule(models[there], Updates(rows[there], weights[there]), self.now.among)
+        return result
+
+
+def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
+    """The state with the first models of the devices that join."""
+    if not now.joined:
+        return state
+    models, there = state.models.copy(), now.present
+    held = experiment.hardware.samples.astype(float).copy()
+    held[list(now.joined)] = 0  # they bring nothing
+    nothing = Updates(np.zeros_like(models[there]), held[there])
+    before = state.models[there]
+    for start in ("neighbours", "mean"):
+        chosen = [device for device, kind in now.joined.items() if kind == start]
+        if chosen:
+            rule = interpolating(experiment.aggregator) if start == "neighbours" else None
+            mixed = np.empty_like(models)
+            mixed[there] = nothing.averaged(before) if rule is None else rule(before, nothing, now.among)
+            models[chosen] = mixed[chosen]
+    residuals = None if state.residuals is None else state.residuals.copy()
+    if residuals is not None:
+        residuals[list(now.joined)] = 0
+    accepted = None if state.accepted is None else state.accepted.copy()
+    if accepted is not None:
+        accepted[list(now.joined)] = 0  # so it also forgets what it keeps itself
+    return state._replace(models=models, residuals=residuals, accepted=accepted)
+
+
+def _of_present(tests: Tests | None, now: Moment) -> Tests | None:
+    """Tests of the devices that are there: the others count nowhere."""
+    if tests is None:
+        return None
+
+    def only(values: Array | None, nothing: float) -> Array | None:
+        if values is None:
+            return None
+        there = now.present.reshape(-1, *[1] * (values.ndim - 1))
+        return np.where(there, values, np.asarray(nothing, values.dtype))
+
+    counts = only(tests.local_test, 0), only(tests.global_test, 0)
+    losses = only(tests.local_loss, math.nan), only(tests.global_loss, math.nan)
+    return Tests(*counts, *losses)  # type: ignore[arg-type]
+
+
+def _replay(events: Sequence[Event], graph: Graph, rounds: int) -> list[Moment]:
+    """All moments of a script; what cannot happen is named."""
+    _check(events, graph, rounds)
+    first: dict[int, str] = {}
+    for event in events:
+        for device in event.devices:
+            first.setdefault(device, "join" if device in event.join else "")  # type: ignore[operator]
+    present = np.array([first.get(device) != "join" for device in range(graph.count)])
+    if not present.any():
+        raise ValueError("events leave nobody to start with: all devices join later")
+    links = graph.adjacency.tolil()
+    rooms = None if graph.rooms is None else graph.rooms.tolist()
+    back = np.zeros(graph.count, np.int64)  # first round in which an offline device can be reached again
+    moments = [_moment(1, graph, links, rooms, present, back, {}, ())]
+    boundaries = sorted({e.round for e in events} | {e.until for e in events if e.until})
+    for round in boundaries:
+        joined: dict[int, str] = {}
+        happened = [Happening(round, int(d), "online") for d in np.flatnonzero(present & (back == round))]
+        for event in (event for event in events if event.round == round):
+            happened += _apply(event, links, rooms, present, back, joined, rounds)
+        if not present.any():
+            raise ValueError(f"events leave no device in round {round}")
+        moments.append(_moment(round, graph, links, rooms, present, back, joined, tuple(happened)))
+    return moments[1:] if moments[1:] and moments[1].round == 1 else moments
+
+
+def _check(events: Sequence[Event], graph: Graph, rounds: int) -> None:
+    for event in events:
+        if event.round > rounds:
+            raise ValueError(f"an event of round {event.round} is after the last round, {rounds}")
+        for device in event.devices:
+            check_count(f"device of the event of round {event.round}", device, low=0, high=graph.count - 1)
+        for link in event.links or ():
+            ends = link[:2]
+            if (
+                len(link) not in (2, 3)
+                or any(e != int(e) or not 0 <= e < graph.count for e in ends)
+                or len({*ends}) < 2
+            ):
+                raise ValueError(
+                    f"events.links must be [a, b] or [a, b, weight] with two devices from 0 to {graph.count - 1}, "
+                    f"got {list(link)} in round {event.round}"
+                )
+            if not {*ends} & {*event.join, *event.move}:  # type: ignore[misc]
+                raise ValueError(f"events.links of round {event.round}: nobody of {list(link)} joins or moves")
+            check_number("events.links weight", link[2] if len(link) == 3 else 1.0, low=0)
+
+
+def _apply(
+    event: Event, links: Any, rooms: list[Any] | None, present: Array, back: Array, joined: dict[int, str], last: int
+) -> list[Happening]:
+    """Let an event happen to the links, rooms and masks, in place; what has happened."""
+    happened: list[Happening] = []
+
+    def note(device: int, what: str, **details: Any) -> None:
+        happened.append(Happening(event.round, device, what, details))
+
+    when = f"in round {event.round}"
+    for device in event.join:  # type: ignore[union-attr]
+        if present[device]:
+            raise ValueError(f"device {device} cannot join {when}: it is there already")
+        present[device], joined[device] = True, event.start
+        note(device, "join", start=event.start)
+    for name in ("leave", "move", "offline"):
+        for device in getattr(event, name):
+            if not present[device]:
+                raise ValueError(
+                    f"device {device} cannot {name.replace('offline', 'be offline')} {when}: it is not there"
+                )
+    for device in event.leave:  # type: ignore[union-attr]
+        present[device], back[device] = False, 0
+        note(device, "leave")
+    for device in event.offline:  # type: ignore[union-attr]
+        back[device] = event.until or last + 1
+        note(device, "offline", **({"until": event.until} if event.until else {}))
+    changed = [*event.join, *event.move]  # type: ignore[misc]
+    if event.links is not None:
+        links[changed, :] = 0
+        links[:, changed] = 0
+        for a, b, *weight in event.links:
+            links[int(a), int(b)] = links[int(b), int(a)] = weight[0] if weight else 1.0
+    for device in changed:
+        if event.room is not None:
+            if rooms is None:
+                raise ValueError(f"events.room {when} needs a graph with rooms")
+            if not isinstance(event.room, type(rooms[0])):
+                raise ValueError(
+                    f"events.room {when} must be named like others, such as {rooms[0]!r}, got {event.room!r}"
+                )
+            rooms[device] = event.room
+    for device in event.move:  # type: ignore[union-attr]
+        others = np.flatnonzero(links[[device]].toarray()[0] * present).tolist()
+        note(device, "move", links=others, **({} if event.room is None else {"room": event.room}))
+    return happened
+
+
+def _moment(
+    round: int,
+    graph: Graph,
+    links: Any,
+    rooms: list[Any] | None,
+    present: Array,
+    back: Array,
+    joined: dict[int, str],
+    happened: tuple[Happening, ...],
+) -> Moment:
+    mask = sp.diags_array(present.astype(float))
+    there = (mask @ links.tocsr() @ mask).tocsr()
+    there.eliminate_zeros()
+    now = replace(graph, adjacency=there, rooms=rooms)
+    among = now if present.all() else now.subgraph(present.copy())
+    online = present & (back <= round)
+    return Moment(round, now, among, present.copy(), online, dict(joined), happened)

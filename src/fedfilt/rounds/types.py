@@ -1,0 +1,208 @@
+"""What goes through a round: replies, updates, tests, the state between rounds and the record of each."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedfilt._checks import check_count, check_signal, check_weights
+from fedfilt._types import Array
+from fedfilt.graph import Graph
+from fedfilt.system.hardware import Hardware
+from fedfilt.system.orders import Job, Schedule
+
+
+class Cost(NamedTuple):
+    """What a round costs a device in simulated time."""
+
+    compute_seconds: float = 0.0
+    send_seconds: float = 0.0
+    compute_joules: float = 0.0
+    send_joules: float = 0.0
+    idle_seconds: float = 0.0  # until the round ended
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the round to its arrival."""
+        return self.compute_seconds + self.send_seconds
+
+
+class Reply(NamedTuple):
+    """What a device sends back."""
+
+    device: int
+    update: Array  # (B,) trained model minus the model it was given, as far as it was sent
+    samples: int  # it trained on
+    loss: float
+    size: int = 0  # bytes it sent
+    residual: Array | None = None  # (B,) what it did not send
+    cost: Cost = Cost()
+    late: bool = False  # too late to count
+    end: float = 0.0  # simulated seconds until the round ended for all
+    absent: str = ""  # why nothing usable came from the device; then only `device` counts
+
+
+class Updates(NamedTuple):
+    """What all devices learnt in a round: one row per device, in device order.
+
+    A device that is absent, or has no samples, has a row of zeros and the weight 0: it contributes nothing.
+    """
+
+    rows: Array  # (K, B) trained model minus the model the device was given
+    weights: Array  # (K,) samples behind each row
+
+    def check(self, models: Array, graph: Graph) -> None:
+        """Refuse updates that do not belong to these models and this graph."""
+        check_signal("models", models, graph.count)
+        check_signal("updates.rows", self.rows, graph.count)
+        check_weights("updates.weights", self.weights, graph.count)
+        if self.rows.shape != models.shape or self.rows.dtype != models.dtype:
+            raise ValueError(
+                f"updates.rows must be {models.dtype} of shape {models.shape} like models, "
+                f"got {self.rows.dtype} of {self.rows.shape}"
+            )
+        if not isinstance(self.weights, np.ndarray):
+            raise ValueError(f"updates.weights must be a NumPy array, got {type(self.weights).__name__}")
+
+    def averaged(self, models: Array) -> Array:
+        """(K, B) every row the mean of all trained models, weighted by samples; without any, models as they are."""
+        if not self.weights.any():
+            return models.copy()
+        shares = (self.weights / self.weights.sum()).astype(models.dtype)
+        return np.broadcast_to(shares @ (models + self.rows), models.shape).copy()
+
+    @classmethod
+    def stack(cls, replies: Iterable[Reply], count: int, size: int) -> "Updates":
+        """Rows ordered by device, never by arrival."""
+        updates = cls(np.zeros((count, size), np.float32), np.zeros(count))
+        for reply in replies:
+            updates.rows[reply.device] = reply.update
+            updates.weights[reply.device] = reply.samples
+        return updates
+
+
+Rule = Callable[[Array, Updates, Graph], Array]  # models, updates -> models
+Scheduler = Callable[[Hardware, int], Schedule]  # devices in this round, bytes of an update -> schedule
+
+
+def interpolating(rule: Any) -> Rule:
+    """The rule by which a device that brings nothing gets a model from its neighbours.
+
+    It is the rule itself, unless that mixes updates: then the rule says so with a method `interpolating`.
+    """
+    own = getattr(rule, "interpolating", None)
+    return rule if own is None else own()
+
+
+class Tests(NamedTuple):
+    """Confusion matrices of every device's model, on its own test and on everybody's.
+
+    `local_test` is None where the local test is the device's labels of the global test.
+    """
+
+    local_test: Array | None  # (K, C, C)
+    global_test: Array  # (K, C, C)
+    local_loss: Array | None = None  # (K,) mean losses, where they were computed
+    global_loss: Array | None = None
+
+    @classmethod
+    def stack(cls, own: Iterable[tuple[Array, float]] | None, everybody: Iterable[tuple[Array, float]]) -> "Tests":
+        """From (confusion matrix, mean loss) of every device, in device order; `own` is None without local tests."""
+
+        def stacked(found: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
+            matrices, losses = zip(*found, strict=True)
+            return np.stack(matrices), np.array(losses)
+
+        local, local_loss = (None, None) if own is None else stacked(own)
+        matrices, losses = stacked(everybody)
+        return cls(local, matrices, local_loss, losses)
+
+
+class Engine(Protocol):
+    """Where training happens: jobs in, replies out, in any order."""
+
+    def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
+        """Train the jobs' models; a device that misses the deadline gives no reply."""
+        ...
+
+    def test(self, models: Array) -> Tests:
+        """Test every device's model (K, B)."""
+        ...
+
+
+class Happening(NamedTuple):
+    """Something that happened to a device, as data; `fedfilt.show.words` says it in words.
+
+    join (start), leave, move (links, room), offline (until), online; late, reject (why), absent (why), left_out (why),
+    return. In folders of older versions also "said", with the words in `details`.
+    """
+
+    round: int
+    device: int | None
+    what: str
+    details: Mapping[str, Any] = MappingProxyType({})
+
+
+class State(NamedTuple):
+    """What the next round needs."""
+
+    round: int  # rounds played
+    models: Array  # (K, B)
+    residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
+    accepted: Array | None = None  # (K,) last round in which each device's reply counted; 0 or None: no round
+
+
+class Record(NamedTuple):
+    """What a person wants to see of a round."""
+
+    round: int  # counted from 1
+    seconds: float  # of wall time
+    samples: Array  # (K,) each device trained on
+    losses: Array  # (K,) mean training loss of the last epoch, NaN for devices that did not train
+    schedule: Schedule
+    costs: Array  # (K, 5) the fields of Cost
+    sizes: Array  # (K,) bytes sent
+    late: Array  # (K,) True for devices that came too late to count
+    latency: float  # simulated seconds until the round ended
+    mixed: Tests | None  # of the models after mixing, as the devices get them back
+    trained: Tests | None  # of the models after local training, before mixing
+    events: tuple[Happening, ...] = ()  # what happened before it; see `fedfilt.rounds.timeline`
+    away: tuple[int, ...] = ()  # devices that were not there, or offline
+    absent: Mapping[int, str] = MappingProxyType({})  # devices that gave no usable reply, and why
+
+
+class Script(Protocol):
+    """Changes what a round is played with: see `fedfilt.rounds.timeline.Timeline`."""
+
+    def play_round(self, state: State, experiment: "Experiment") -> tuple[State, Record]:
+        """One round among the devices that are there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When models are tested: every n rounds and after the last; `trained` also tests them before mixing."""
+
+    every: int = 10
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("evaluation.every", self.every)
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """All that a run of rounds is made of."""
+
+    graph: Graph
+    aggregator: Rule
+    scheduler: Scheduler
+    engine: Engine
+    hardware: Hardware
+    rounds: int
+    update_bytes: int  # of a whole update
+    evaluation: Evaluation = Evaluation()
+    seed: int = 0
+    events: Script | None = None  # if devices come, go or move

@@ -1,0 +1,83 @@
+"""Save and resume the state of a run: always a whole, checked file, never a half-written one."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedfilt._files import write_atomically
+from fedfilt._types import Array
+from fedfilt.rounds.types import State
+
+VERSION = "2"
+OLDER = "1"  # the same, but with a hash of the config that counted defaults too: `check_same` compares the configs
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint that is damaged or does not belong here."""
+
+
+def save_state(path: Path, state: State, config_hash: str) -> None:
+    """Write a state with the hash of its config and of its bytes."""
+    metadata = {
+        "version": VERSION,
+        "round": str(state.round),
+        "config": config_hash,
+    }
+    metadata["sha256"] = _state_hash(state, metadata)
+    tensors = {"models": state.models}
+    if state.residuals is not None:
+        tensors["residuals"] = state.residuals
+    if state.accepted is not None:
+        tensors["accepted"] = state.accepted
+    write_atomically(path, save(tensors, metadata))
+
+
+def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
+    """Read a state back; anything wrong with it is named."""
+    try:
+        content = path.read_bytes()
+        metadata = _metadata(content)
+        tensors = load(content)
+        state = State(int(metadata["round"]), tensors["models"], tensors.get("residuals"), tensors.get("accepted"))
+    except (SafetensorError, KeyError, ValueError, struct.error) as error:
+        raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
+    if metadata.get("version") not in (VERSION, OLDER):
+        raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")
+    if metadata["version"] == VERSION and metadata.get("config") != config_hash:
+        raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {config_hash})")
+    if _state_hash(state, metadata) != metadata.get("sha256"):
+        raise BadCheckpoint(f"{path} is damaged (wrong sha256); delete it to start the run again")
+    for array in (state.models, state.residuals):
+        if array is not None and (array.shape != shape or array.dtype != np.float32):
+            raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {shape}")
+    if state.accepted is not None and (state.accepted.shape != shape[:1] or state.accepted.dtype != np.int64):
+        raise BadCheckpoint(f"{path} must say of {shape[0]} devices what was accepted, got {state.accepted.shape}")
+    return state
+
+
+def _state_hash(state: State, metadata: Mapping[str, str]) -> str:
+    """sha256 of all that a checkpoint says."""
+    head = "|".join(metadata.get(key, "") for key in ("version", "round", "config"))
+    rows = [models_hash(array) for array in state[1:] if array is not None]
+    return hashlib.sha256("|".join([head, *rows]).encode()).hexdigest()
+
+
+def _metadata(content: bytes) -> dict[str, Any]:
+    """The metadata in the header of a safetensors file."""
+    (size,) = struct.unpack("<Q", content[:8])
+    if size > len(content) - 8:
+        raise ValueError("cut short")
+    header = json.loads(content[8 : 8 + size])
+    return dict(header.get("__metadata__", {}))
+
+
+def models_hash(models: Array) -> str:
+    """sha256 of all models: equal exactly when the bits are."""
+    return hashlib.sha256(np.ascontiguousarray(models).data).hexdigest()

@@ -1,0 +1,310 @@
+"""An experiment in one TOML file: tables become dataclasses, unknown keys are errors, `key=value` overrides.
+
+Command line beats file beats default.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedfilt import _parts
+from fedfilt._checks import check_choice, check_count
+from fedfilt._types import Response, Table
+from fedfilt.data.deal import Sizes
+from fedfilt.rounds.kinds import Kinds
+from fedfilt.rounds.timeline import Event
+from fedfilt.rounds.types import Evaluation
+from fedfilt.runs.tables import CheckpointTable, EngineTable, GraphTable, ModelTable
+from fedfilt.system.lateness import Lateness
+from fedfilt.topologies.paper import Paper
+from fedfilt.training.sgd import Training
+
+_MISSING = object()
+
+# Tables whose `name` is a file of a folder, and the file taken if none is named. `filter` stands inside others.
+PARTS = {
+    "data": ("datasets", "mnist"),
+    "partition": ("partitions", "labels"),
+    "scheduler": ("schedulers", "everything"),
+    "aggregator": ("aggregators", "gfedfilt"),
+    "devices": ("populations", "paper"),
+    "sparsifier": ("sparsifiers", "top_k"),
+    "filter": ("filters", "tikhonov"),
+    "graph": ("topologies", "paper"),
+    "model": ("models", "paper_cnn"),
+}
+DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
+NAMED = (*PARTS, "engine")  # tables for which a name may stand
+# Keys that [graph] had, whatever its name, in files of versions before topologies were parts
+OLD_GRAPH: Table = {
+    "rooms": 4,
+    "building": "",
+    "reach": 6.0,
+    "k": 4,
+    "file": "",
+    "inside": True,
+    "between": "none",
+    "weight": 1.0,
+    "reweigh": False,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    seed: int = 0
+    rounds: int = 200
+    data: Any = None
+    partition: Any = None
+    samples: Sizes = Sizes()
+    graph: GraphTable = GraphTable(Paper())
+    model: ModelTable = ModelTable()
+    training: Training = Training()
+    devices: Any = None
+    scheduler: Any = None
+    sparsifier: Any = None
+    late: Lateness = Lateness()
+    aggregator: Any = None
+    evaluation: Evaluation = Evaluation()
+    engine: EngineTable = EngineTable()
+    checkpoint: CheckpointTable = CheckpointTable()
+    kinds: Kinds = Kinds()
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_count("seed", self.seed, low=0)
+        check_count("rounds", self.rounds)
+
+    def table(self) -> Table:
+        """The resolved experiment as a table: every key with its value."""
+        return _table_of(self)
+
+    def hash(self) -> str:
+        """Hash of everything that affects the result; workers and checkpoint interval do not.
+
+        A key at its default does not count, so that an experiment keeps its hash when another version adds keys.
+        """
+        table = _table_of(self, only_changed=True)
+        for key in ("engine", "checkpoint"):
+            table.pop(key, None)
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+    def toml(self) -> str:
+        """The resolved experiment as TOML."""
+        return tomli_w.dumps(self.table())
+
+
+def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
+    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides."""
+    table: Table = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"no experiment file {path}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from error
+    # Names first, outer before inner: another name clears the options of the part that it replaces
+    changes = [_parsed(text) for text in overrides]
+    for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
+        _override(table, steps, value)
+    return from_table(table)
+
+
+def from_table(table: Mapping[str, Any]) -> Config:
+    """Make an experiment of a table; see `load`."""
+    filled = {**{name: {} for name in PARTS if name not in ("filter", "graph", "model")}, **table}
+    return typing.cast(Config, _made(Config, filled, ""))
+
+
+def _parsed(text: str) -> tuple[list[str], Any]:
+    """The steps of an override's key and its value; part=name is part.name=name.
+
+    >>> _parsed("training.learning_rate=.1"), _parsed("engine=flower")
+    ((['training', 'learning_rate'], 0.1), (['engine', 'name'], 'flower'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"an override must be key=value, such as training.learning_rate=0.1, got {text!r}")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+        if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", parsed):  # .1 and 1., which TOML does not have
+            parsed = float(parsed)
+    path = key.strip().split(".")
+    names = path[-1] in NAMED and (len(path) == 1 or path[-1] == "filter") and isinstance(parsed, str)
+    return [*path, "name"] if names else path, parsed
+
+
+def _override(table: Table, path: Sequence[str], value: Any) -> None:
+    *steps, last = path
+    for step in steps:
+        if isinstance(table.get(step), str):
+            table[step] = {"name": table[step]}  # scheduler=same_deadline scheduler.deadline=seconds
+        table = table.setdefault(step, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"{'.'.join(path)}: {step} is a value, not a table")
+    if last == "name" and steps and steps[-1] in DEFAULTS and table.get("name", DEFAULTS[steps[-1]]) != value:
+        table.clear()  # the options of another part do not fit
+    table[last] = value
+
+
+def _made(kind: type, table: Any, path: str) -> Any:
+    """An instance of a dataclass from a table, checked key by key."""
+    where = path or "the experiment"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table, got {table!r}")
+    hints = _options(kind)
+    values = {}
+    for key, value in table.items():
+        full = f"{path}.{key}" if path else key
+        check_choice(f"key in {where}", key, hints)
+        values[key] = _value(key, hints[key], value, full)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from error
+    except ValueError as error:
+        raise ValueError(str(error) if where.split(".")[0] in str(error) else f"{where}: {error}") from error
+
+
+def _value(key: str, hint: Any, value: Any, path: str) -> Any:
+    if key in PARTS and hint in (Any, Response):
+        folder, default = PARTS[key]
+        options = _named(value, path)
+        name = options.pop("name", default)
+        kind = _parts.find(folder, str(name))
+        if not dataclasses.is_dataclass(kind):
+            raise ValueError(f"{path}: {name} must be a dataclass, so that its options can be saved with a run")
+        return _made(typing.cast(type, kind), options, path)
+    if hint is GraphTable:
+        return graph_table(_named(value, path), path)
+    if hint is ModelTable:
+        options = _named(value, path)
+        name = options.pop("name", DEFAULTS["model"])
+        kind = _parts.find("models", str(name))
+        for option, given in options.items():
+            check_choice(f"key in {path}", option, set(_options(kind)) - {"shape", "classes"})
+            options[option] = _value(option, _options(kind)[option], given, f"{path}.{option}")
+        return ModelTable(str(name), options)
+    if hint == tuple[Event, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path} must be a list of tables [[{path}]], got {value!r}")
+        return tuple(_made(Event, entry, f"{path}[{i}]") for i, entry in enumerate(value))
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, str) and "name" in _options(typing.cast(type, hint)):
+            value = {"name": value}
+        return _made(typing.cast(type, hint), value, path)
+    if not _fits(value, hint):
+        raise ValueError(f"{path} must be {_words(hint)}, got {value!r}")
+    if hint is float:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _named(value: Any, path: str) -> Table:
+    """The table of a part; its name may stand for it."""
+    if isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path} must be a table or a name, got {value!r}")
+    return dict(value)
+
+
+def graph_table(table: Table, path: str = "graph") -> GraphTable:
+    """The table [graph]: options of its topology, and those of any graph."""
+    kind = _parts.find(*_folder_and_name(table, "graph"))
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"{path}: {kind.__name__} must be a dataclass, so that its options can be saved with a run")
+    own, common = _options(typing.cast(type, kind)), set(_options(GraphTable)) - {"topology"}
+    options = {
+        key: value
+        for key, value in table.items()
+        if key != "name" and (key in own or key in common or value != OLD_GRAPH.get(key, _MISSING))
+    }
+    for key in options:
+        check_choice(f"key in {path}", key, [*own, *common])
+    topology = _made(typing.cast(type, kind), {k: v for k, v in options.items() if k not in common}, path)
+    hints = _options(GraphTable)
+    return GraphTable(topology, **{k: _value(k, hints[k], options[k], f"{path}.{k}") for k in common & set(options)})
+
+
+def _folder_and_name(table: Table, part: str) -> tuple[str, str]:
+    folder, default = PARTS[part]
+    return folder, str(table.get("name", default))
+
+
+def _options(kind: type) -> dict[str, Any]:
+    """Options of a part with their types: the fields of a dataclass, or the arguments of a constructor."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+    names = list(inspect.signature(kind).parameters)
+    return {name: hints.get(name, Any) for name in names}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if hint is Any or hint is inspect.Parameter.empty:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if origin is tuple:
+        inner = typing.get_args(hint)
+        if inner[-1] is Ellipsis:
+            return isinstance(value, list | tuple) and all(_fits(v, inner[0]) for v in value)
+        return isinstance(value, list | tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(hint, type) and isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_words(option) for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return "a list of " + ", ".join(_words(option) for option in typing.get_args(hint) if option is not ...)
+    known = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return known.get(hint, str(hint))
+
+
+def _table_of(value: Any, part: str = "", only_changed: bool = False) -> Any:
+    """The table from which a value was made, or only what differs from the defaults; None, which TOML lacks, is out."""
+    if isinstance(value, ModelTable):
+        return {"name": value.name, **value.options}
+    if isinstance(value, GraphTable):
+        common = {key: getattr(value, key) for key in ("laplacian", "shuffle")}
+        if only_changed:
+            common = {key: given for key, given in common.items() if given != getattr(GraphTable, key)}
+        return {**_table_of(value.topology, "graph", only_changed), **common}
+    head = {"name": _parts.name_of(value, PARTS[part][0])} if part else {}
+    if dataclasses.is_dataclass(value):
+        hints = _options(type(value))
+        plain = {field.name: field.default for field in dataclasses.fields(value)}
+        table = {}
+        for name, hint in hints.items():
+            inner = getattr(value, name)
+            is_part = name in PARTS and hint in (Any, Response)
+            if inner is None or (only_changed and not is_part and inner == plain[name]):
+                continue
+            table[name] = _table_of(inner, name if is_part else "", only_changed)
+        return head | table
+    if part:
+        return head
+    return [_table_of(inner, "", only_changed) for inner in value] if isinstance(value, tuple) else value

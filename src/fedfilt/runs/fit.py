@@ -1,0 +1,112 @@
+"""Train personal models on your own data in one call."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.aggregators.gfedfilt import GFedFilt
+from fedfilt.data.samples import FederatedData
+from fedfilt.engines.local import Local
+from fedfilt.graph import Graph
+from fedfilt.populations.paper import Paper
+from fedfilt.rounds.play import play
+from fedfilt.rounds.scores import summary
+from fedfilt.rounds.timeline import Event, Timeline
+from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
+from fedfilt.schedulers.everything import Everything
+from fedfilt.system.wire import wire_size
+from fedfilt.training.rows import Layout
+from fedfilt.training.sgd import Training
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Personal models, one row per device, and how training went."""
+
+    rows: Array  # (K, B)
+    records: list[Record]
+    data: FederatedData
+    module: nn.Module
+
+    def model(self, device: int) -> nn.Module:
+        """A device's own model, ready to use."""
+        check_count("device", device, low=0, high=len(self.rows) - 1)
+        module = copy.deepcopy(self.module)
+        module.load_state_dict(Layout(module).tensors(self.rows[device]))
+        return module.eval()
+
+    @property
+    def accuracy(self) -> dict[str, Any]:
+        """Last test: accuracy of every device on its own ("local") and on everybody's ("global") test."""
+        tests = next(record.mixed for record in reversed(self.records) if record.mixed is not None)
+        return {name: np.array(part["devices"], float) for name, part in summary(tests, self.data).items()}
+
+
+def fit(
+    train: Sequence[tuple[Any, Any]],
+    model: nn.Module,
+    graph: Graph,
+    aggregator: Callable[[Array, Updates, Graph], Array] = GFedFilt(),  # noqa: B008 (frozen)
+    *,
+    local_test: Sequence[tuple[Any, Any]] | None = None,
+    global_test: tuple[Any, Any] | None = None,
+    rounds: int = 20,
+    epochs: int = 3,
+    learning_rate: float = 0.02,
+    batch_size: int = 32,
+    momentum: float = 0.0,
+    seed: int = 0,
+    workers: int = 1,
+    evaluate_every: int = 10,
+    events: Sequence[Event] = (),
+) -> Fitted:
+    """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
+
+    All devices start from the model as it is given. Inputs of type uint8 are scaled to 0..1 before it sees them.
+    `events` say which devices come, go or move, and when. `workers` > 1 trains in so many processes (0: one per core),
+    with the same result; a script that does so needs `if __name__ == "__main__":`.
+
+    >>> import torch
+    >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]
+    >>> fitted = fit([(inputs, labels)] * 2, torch.nn.Linear(4, 2), Graph.from_edges(2, [(0, 1)]), rounds=2)
+    >>> fitted.rows.shape, type(fitted.model(0)).__name__
+    ((2, 10), 'Linear')
+    """
+    check_count("rounds", rounds)
+    _check_rule(aggregator)
+    data = FederatedData.from_arrays(train, local_test, global_test)
+    if data.count != graph.count:
+        raise ValueError(f"graph must have one device per entry of train, {data.count}, got {graph.count}")
+    layout = Layout(model)
+    state = State(0, np.tile(layout.row(model), (graph.count, 1)))
+    settings = Training(learning_rate=learning_rate, batch_size=batch_size, momentum=momentum)
+    records = []
+    with Local(data, model, settings, seed, workers) as engine:
+        evaluation = Evaluation(every=evaluate_every)
+        held = np.array([len(rows) for rows in data.train])
+        size = wire_size(layout.size, layout.size)
+        hardware = Paper().draw(held, size, np.random.default_rng(seed))
+        script = Timeline(events, graph, rounds) if events else None
+        plan = Everything(epochs)
+        experiment = Experiment(graph, aggregator, plan, engine, hardware, rounds, size, evaluation, seed, script)
+        for now, record in play(state, experiment):
+            state = now
+            records.append(record)
+    return Fitted(state.models, records, data, copy.deepcopy(model))
+
+
+def _check_rule(rule: Any) -> None:
+    """A rule is called with models, updates and graph; a name, a class or a filter is not one."""
+    try:
+        inspect.signature(rule).bind("models", "updates", "graph")
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"aggregator must be a rule such as GFedFilt(Tikhonov(mu=1.0)) or FedAvg(), got {rule!r}"
+        ) from None

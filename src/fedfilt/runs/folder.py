@@ -1,0 +1,106 @@
+"""The folder of a run: may it be written into, does it belong to this experiment, what is kept in it."""
+
+import csv
+import io
+import json
+import logging
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedfilt import native
+from fedfilt._types import Table
+from fedfilt._version import __version__
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import Config, load
+
+
+def check_folder(folder: Path, config: Config, resume: bool) -> None:
+    """Refuse to write into what is not a folder of this run, before anything in it is touched."""
+    if (folder / "config.toml").exists():
+        if not resume:
+            raise ValueError(f"{folder} holds a run already; go on with --resume or choose another --out")
+        check_same(config, folder / "config.toml")
+    elif folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose a folder with --out")
+    elif folder.exists() and any(not path.name.endswith(".tmp") for path in _others(folder)):
+        raise ValueError(f"{folder} holds other files; choose a new folder with --out")
+
+
+def _others(folder: Path) -> list[Path]:
+    """Files that a run killed at its very start does not leave behind."""
+    return [path for path in folder.iterdir() if path.name != "lock" or path.stat().st_size > 20]
+
+
+def check_same(config: Config, old: Path) -> None:
+    """Refuse to go on with another experiment than the one of the folder."""
+    before = load(old)
+    if before.hash() == config.hash():
+        return
+    was = _flat(before.table())
+    changes = [
+        f"{key} was {was.get(key)!r}, is {value!r}"
+        for key, value in _flat(config.table()).items()
+        if was.get(key) != value
+    ]
+    raise ValueError(
+        f"{old.parent} was run with another config ({'; '.join(changes)}); resume with the same one, "
+        "or choose another --out"
+    )
+
+
+def _flat(table: Table, path: str = "") -> Table:
+    flat: Table = {}
+    for key, value in table.items():
+        flat.update(_flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value})
+    return flat
+
+
+def environment(run: Run) -> Table:
+    """Versions, machine and hashes of a run."""
+    return {
+        "fedfilt": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        **{name: version(name) for name in ("numpy", "scipy", "torch", "safetensors")},
+        "native": native.chosen().level,
+        "native_sources": native.sources()[:12],
+        "config_hash": run.config.hash(),
+        "seed": run.config.seed,
+        "partition_hash": run.data.hash,
+        "graph_hash": run.graph.hash,
+        "devices_hash": run.hardware.hash,
+    }
+
+
+def check_environment(folder: Path, now: Table) -> None:
+    """Refuse another graph, partition or hardware than before; warn of another version of what computes."""
+    before = json.loads((folder / "environment.json").read_text())
+    for what in ("graph", "partition", "devices"):
+        if before.get(f"{what}_hash") != now[f"{what}_hash"]:
+            raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
+    changed = [
+        f"{key} {before.get(key)} -> {now[key]}"
+        for key in ("torch", "native", "native_sources")
+        if before.get(key, now[key]) != now[key]
+    ]
+    if changed:
+        logging.getLogger("fedfilt").warning(
+            f"{folder} goes on with {', '.join(changed)}: the last bits of its numbers may differ from then on"
+        )
+
+
+def devices_csv(run: Run, tests: dict[str, Any]) -> str:
+    """The table devices.csv: room, samples, labels and accuracies of every device."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["device", "room", "samples", "labels", "local_accuracy", "global_accuracy"])
+    rooms = [""] * run.graph.count if run.graph.rooms is None else run.graph.rooms.tolist()
+    for device, counts in enumerate(run.data.label_counts):
+        labels = " ".join(f"{label}:{number}" for label, number in enumerate(counts) if number)
+        scores = [tests[name]["devices"][device] if name in tests else "" for name in ("local", "global")]
+        writer.writerow([device, rooms[device], int(counts.sum()), labels, *scores])
+    return table.getvalue()

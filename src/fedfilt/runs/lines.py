@@ -1,0 +1,198 @@
+"""The lines of metrics.jsonl: how a record becomes one, what one must look like to be read, what all of them say."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedfilt._types import Table
+from fedfilt.rounds import Record
+from fedfilt.rounds.scores import summary
+
+if TYPE_CHECKING:  # readers of lines need no torch
+    from fedfilt.runs.build import Run
+
+TESTS = ("local", "global")
+COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
+COLUMNS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "bytes", "epochs", "data_fraction", "density")
+LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
+
+
+def line_of(run: "Run", record: Record) -> Table:
+    """A record as a line of metrics.jsonl."""
+    trained = np.isfinite(record.losses)
+    line: Table = {
+        "round": record.round,
+        "seconds": round(record.seconds, 4),
+        "loss": float(record.losses[trained].mean()) if trained.any() else None,
+        "samples": int(record.samples.sum()),
+        "time": _time(run, record),
+    }
+    if run.events is not None:
+        happened = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
+        line |= {"events": happened, "away": list(record.away)}
+    if record.absent:
+        line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
+    for name in ("mixed", "trained"):
+        tests = getattr(record, name)
+        if tests is not None:
+            line[name] = summary(tests, run.data)
+    return line
+
+
+def _time(run: "Run", record: Record) -> Table:
+    """Simulated time, energy and bytes of a round, in all and per device."""
+    plans = record.schedule.plans
+    arrivals = record.costs[:, :2].sum(axis=1)
+    there = arrivals > 0
+    epochs = np.array([plan.epochs for plan in plans])
+    trained = np.array([plan.samples(held) for plan, held in zip(plans, run.hardware.samples, strict=True)])
+    joules = record.costs[:, 2:4].sum(axis=1)
+    columns = {
+        "compute_seconds": record.costs[:, 0],
+        "send_seconds": record.costs[:, 1],
+        "idle_seconds": record.costs[:, 4],
+        "joules": joules,
+    }
+    return {
+        "deadline": record.schedule.deadline if math.isfinite(record.schedule.deadline) else None,
+        "latency": record.latency,
+        "desync": max(0.0, record.latency - float(arrivals[there].min())) if there.any() else 0.0,
+        "flops": run.flops_per_sample * int((epochs * trained).sum()),
+        "joules": float(joules.sum()),
+        "bytes": int(record.sizes.sum()),
+        "late": np.flatnonzero(record.late).tolist(),
+        "devices": {
+            **{name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()},
+            "bytes": record.sizes.tolist(),
+            "epochs": epochs.tolist(),
+            "data_fraction": [round(plan.data_fraction, 6) for plan in plans],
+            "density": [round(plan.density, 6) for plan in plans],
+            "clock": [round(plan.clock, 6) for plan in plans],
+            "bandwidth_hz": [float(f"{plan.bandwidth_hz:.6g}") for plan in plans],
+            "outcome": [plan.outcome for plan in plans],
+        },
+    }
+
+
+def read_lines(folder: Path) -> list[Table]:
+    """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+    path = folder / "metrics.jsonl"
+    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            if number < len(texts):
+                raise ValueError(f"{path} is damaged in line {number}") from None
+    return found
+
+
+def result_of(played: list[Table]) -> Table:
+    """Of all lines: last and best round by mean accuracy, local and global, and totals of simulated costs."""
+    result: Table = {}
+    tested = [line for line in played if "mixed" in line]
+    for test in ("local", "global"):
+        found = [line for line in tested if test in line["mixed"]]
+        if found:
+            best = max(found, key=lambda line: line["mixed"][test]["mean"])
+            last = found[-1]
+            keep = ("mean", "std", "worst", "worst_device", "I_1", "I_2", "I_3", "I_4")
+            result[test] = {
+                "last": {"round": last["round"], **{key: last["mixed"][test][key] for key in keep}},
+                "best": {"round": best["round"], **{key: best["mixed"][test][key] for key in keep}},
+            }
+    names = {"I_5_flops": "flops", "I_6_latency_seconds": "latency", "I_7_desync_seconds": "desync"}
+    result["totals"] = {
+        name: sum(line["time"][key] for line in played)
+        for name, key in (names | {k: k for k in ("joules", "bytes")}).items()
+    }
+    return result
+
+
+def checked(line: Any) -> Table:
+    """The line, if all that is read of it is of its kind; else ValueError. Unknown keys are passed over.
+
+    >>> checked({"round": 3, "time": {"latency": 0.5}})["round"]
+    3
+    >>> checked({"round": 3, "time": {"latency": "long"}})
+    Traceback (most recent call last):
+    ValueError: latency must be a number
+    """
+    table = _table(line, "a line")
+    time = _table(table.get("time"), "time")
+    _need(_whole(table.get("round")) and table["round"] > 0, "round must be a whole number")
+    for key in ("seconds", "loss", "samples"):
+        _need(table.get(key) is None or _number(table[key]), f"{key} must be a number")
+    for key in COSTS:
+        _need(time.get(key) is None or _number(time[key]), f"{key} must be a number")
+    for key in LISTS:
+        for place in (table, time):
+            _need(_list(place.get(key), _whole), f"{key} must be a list of devices")
+    _need(all(str(key).isdigit() for key in _table(table.get("absent"), "absent")), "absent must name devices")
+    _need(_list(table.get("events"), lambda event: True), "events must be a list")
+    _columns(_table(time.get("devices"), "devices"))
+    for stage in ("mixed", "trained"):
+        tests = _table(table.get(stage), stage)
+        for test in TESTS:
+            if tests.get(test):
+                _test(_table(tests[test], test))
+    return table
+
+
+def _columns(columns: Table) -> None:
+    """Per-device columns: numbers, all of one length."""
+    lengths = set()
+    for key in (*COLUMNS, "outcome"):
+        if columns.get(key) is not None:
+            kind = (lambda value: isinstance(value, str)) if key == "outcome" else _any_number
+            _need(_list(columns[key], kind), f"{key} of devices must be a list of one kind")
+            lengths.add(len(columns[key]))
+    _need(len(lengths) <= 1, "columns of devices must have one length")
+    _need(_list(columns.get("epochs"), _whole), "epochs must be whole numbers")
+    _need(_list(columns.get("bytes"), _whole), "bytes must be whole numbers")
+
+
+def _test(found: Table) -> None:
+    """Accuracies of a test."""
+    _need(_number(found.get("mean")), "mean must be a number")
+    for key in ("std", "worst"):
+        _need(found.get(key) is None or _number(found[key]), f"{key} must be a number")
+    devices = found.get("devices")
+    _need(_list(devices, lambda value: value is None or _number(value)), "devices must be a list of numbers")
+    worst = found.get("worst_device", 0)
+    _need(_whole(worst) and (worst == 0 or worst < len(devices or [])), "worst_device must be a device")
+    confusion = found.get("confusion") or []
+    rows = isinstance(confusion, list) and all(isinstance(row, list) and _list(row, _number) for row in confusion)
+    _need(rows and len({len(row) for row in confusion}) <= 1, "confusion must be a matrix")
+
+
+def _need(true: bool, words: str) -> None:
+    if not true:
+        raise ValueError(words)
+
+
+def _table(value: Any, name: str) -> Table:
+    if value is None:
+        return {}
+    _need(isinstance(value, dict), f"{name} must be a table")
+    return dict(value)
+
+
+def _list(value: Any, kind: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(map(kind, value)))
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _any_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def _number(value: Any) -> bool:
+    return _any_number(value) and math.isfinite(value)

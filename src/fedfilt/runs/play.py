@@ -1,0 +1,97 @@
+"""A run in its folder, played round by round, saved so that it can be resumed and trusted."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors.torch import save as save_tensors
+
+from fedfilt._files import STOP, locked, write_atomically
+from fedfilt._types import Table
+from fedfilt.graph.serial import graph_json
+from fedfilt.rounds import State
+from fedfilt.rounds.play import play
+from fedfilt.rounds.types import Engine
+from fedfilt.runs import checkpoint
+from fedfilt.runs.build import Run
+from fedfilt.runs.folder import check_environment, check_folder, check_same, devices_csv, environment
+from fedfilt.runs.lines import line_of, read_lines, result_of
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that was asked to stop, by a file `stop` in its folder: it is checkpointed and can be resumed."""
+
+
+def play_in_folder(run: Run, folder: Path, resume: bool = False, engine: Engine | None = None) -> Iterator[Table]:
+    """Play a run in its folder and give each round's line; the folder is complete when this ends.
+
+    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none; a
+    finished run is left as it is. An `engine` that is running already with the same data, model and seed may be given.
+    """
+    config = run.config
+    check_folder(folder, config, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        run.learn_graph()
+        state, played = _begin(run, folder)
+        if state.round == config.rounds and (folder / "result.json").exists():
+            return
+        saved = folder / "checkpoint" / "state.safetensors"
+        with run.experiment(engine) as experiment, (folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
+            for now, record in play(state, experiment):
+                state = now
+                line = line_of(run, record)
+                played.append(line)
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+                stop = (folder / STOP).exists() and state.round < config.rounds
+                if state.round % config.checkpoint.every == 0 or state.round == config.rounds or stop:
+                    os.fsync(log.fileno())  # the log must not fall behind the checkpoint
+                    checkpoint.save_state(saved, state, config.hash())
+                yield line
+                if stop:
+                    (folder / STOP).unlink(missing_ok=True)
+                    raise Stopped(f"{folder} was asked to stop after round {state.round}")
+        _finish(run, folder, state, played)
+
+
+def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
+    """(the state to go on from, the lines of the rounds that led to it)."""
+    config, saved = run.config, folder / "checkpoint" / "state.safetensors"
+    own, machine = folder / "config.toml", folder / "environment.json"
+    if own.exists():
+        check_same(config, own)
+    now = environment(run)
+    if machine.exists():
+        check_environment(folder, now)
+    else:
+        write_atomically(machine, json.dumps(now, indent=1).encode())
+    write_atomically(folder / "partition.json", run.data.to_json().encode())
+    if (graph := graph_json(run.graph)) is not None:
+        write_atomically(folder / "graph.json", graph.encode())
+    (folder / STOP).unlink(missing_ok=True)  # meant for a run that has ended since
+    (folder / "checkpoint").mkdir(exist_ok=True)
+    write_atomically(own, config.toml().encode())
+    shape = (run.graph.count, run.layout.size)
+    state = checkpoint.load_state(saved, config.hash(), shape) if saved.exists() else run.start()
+    kept = [line for line in read_lines(folder) if line["round"] <= state.round]
+    if len(kept) != state.round:
+        raise ValueError(f"{folder}/metrics.jsonl lacks rounds before the checkpoint at {state.round}; start again")
+    text = "".join(json.dumps(line) + "\n" for line in kept)
+    write_atomically(folder / "metrics.jsonl", text.encode())
+    return state, kept
+
+
+def _finish(run: Run, folder: Path, state: State, played: list[Table]) -> None:
+    tested = [line for line in played if "mixed" in line]
+    write_atomically(folder / "devices.csv", devices_csv(run, tested[-1]["mixed"] if tested else {}).encode())
+    (folder / "models").mkdir(exist_ok=True)
+    for device, row in enumerate(state.models):
+        tensors = save_tensors(run.layout.tensors(row))
+        write_atomically(folder / "models" / f"device-{device:03d}.safetensors", tensors)
+    result = result_of(played)
+    seconds = round(sum(line["seconds"] for line in played), 2)
+    result |= {"config_hash": run.config.hash(), "seed": run.config.seed, "wall_seconds": seconds}
+    result["models_sha256"] = checkpoint.models_hash(state.models)
+    write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())

@@ -1,0 +1,398 @@
+"""What a run has written down, read while it grows: for reports, the dashboard and the figures.
+
+Nothing in a run folder is trusted or executed: files are parsed as TOML and JSON, unknown keys are passed over, what
+is missing or damaged becomes a note in plain words, and the next `refresh` sees when it has been repaired.
+"""
+
+import json
+import os
+import threading
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedfilt._files import STOP, in_use
+from fedfilt._types import Array, Table
+from fedfilt._version import __version__
+from fedfilt.graph import Graph
+from fedfilt.graph.serial import graph_from_json
+from fedfilt.rounds import Happening
+from fedfilt.rounds.timeline import Event, Moment, Timeline
+from fedfilt.runs.config import graph_table
+from fedfilt.runs.lines import TESTS, checked
+from fedfilt.runs.rules import rule_name, rule_order
+from fedfilt.system.orders import whole
+
+TAIL = 200  # bytes by which a file is known again
+# Lists of devices in a line of metrics.jsonl, and what has happened to those devices
+LISTED = {"late": "late", "rejected": "reject", "joined": "join", "left": "leave", "moved": "move"}
+HAPPENED = ("join", "leave", "move", "offline", "online", "reject")
+DETAILS = ("start", "links", "room", "until", "why")
+
+
+class Records:
+    """A run as its folder tells it; `refresh` reads what is new.
+
+    `rounds` are the lines of metrics.jsonl without the columns per device, which `line(round)` reads when wanted.
+    """
+
+    def __init__(self, folder: str | Path, name: str = "") -> None:
+        self.folder = Path(folder)
+        self.name = name or self.folder.name
+        self.version = 0  # rises with every change
+        self._lock = threading.RLock()
+        self._stamps: dict[str, Any] = {}
+        self._kept: dict[str, Table] = {"config.toml": {}, "environment.json": {}, "result.json": {}}
+        self._wrong: dict[str, str] = {}  # file -> what is wrong with it
+        self._forget_log()
+        self.status = ""
+        self.refresh()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Read what is new in the folder; True if anything is. Never fails for what it finds there."""
+        with self._lock:
+            changed = [self._read_table(name) for name in self._kept]
+            changed += [self._read_log(), self._stamped("partition.json"), self._stamped("graph.json")]
+            if changed[-1] or changed[-2] or changed[0]:
+                for name in ("graph", "label_counts", "timeline"):
+                    self.__dict__.pop(name, None)  # cached; read again when wanted
+            status = self._find_status()
+            changed.append(status != self.status)
+            self.status = status
+            self.version += any(changed)
+            return any(changed)
+
+    def _stamped(self, name: str) -> bool:
+        """Whether a file is another one than at the last look."""
+        try:
+            info = (self.folder / name).stat()
+            stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
+        except OSError:
+            stamp = None
+        changed = self._stamps.get(name) != stamp
+        self._stamps[name] = stamp
+        return changed
+
+    def _read_table(self, name: str) -> bool:
+        if not self._stamped(name):
+            return False
+        self._wrong.pop(name, None)
+        if self._stamps[name] is None:
+            self._kept[name] = {}
+            return True
+        try:
+            text = (self.folder / name).read_text(encoding="utf-8")
+            table = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+            if not isinstance(table, dict):
+                raise ValueError("not a table")
+            self._kept[name] = table
+        except (OSError, ValueError, RecursionError) as error:
+            self._wrong[name] = f"{name} cannot be read ({error})"
+        return True
+
+    def _forget_log(self) -> None:
+        self.rounds: list[Table] = []
+        self.events: list[Happening] = []
+        self._places: dict[int, tuple[int, int]] = {}  # round -> where its line is
+        self._offset = 0
+        self._lines = 0
+        self._tail = b""  # the last bytes before the offset
+        self._inode: int | None = None
+
+        self._training: set[int] = set()  # devices that took part in the last round
+
+    def _read_log(self) -> bool:
+        """Read the lines that are complete; one that is being written waits for the next time."""
+        try:
+            with (self.folder / "metrics.jsonl").open("rb") as file:
+                info = os.fstat(file.fileno())
+                again = self._inode is not None and (info.st_ino != self._inode or not self._continues(file))
+                if again:  # the run was resumed: rounds after its checkpoint are played again
+                    self._forget_log()
+                    self._wrong.pop("metrics.jsonl", None)
+                self._inode = info.st_ino
+                if info.st_size == self._offset:
+                    return again
+                file.seek(self._offset)
+                block = file.read()
+                self._tail = (self._tail + block[: block.rfind(b"\n") + 1])[-TAIL:]
+
+        except OSError:
+            return False  # not there yet, or gone: what was read stays on show
+        complete = block[: block.rfind(b"\n") + 1]
+        for raw in complete.splitlines(keepends=True):
+            self._lines += 1
+            try:
+                self._take(checked(json.loads(raw)), self._offset, len(raw))
+            except (ValueError, RecursionError):
+                self._wrong["metrics.jsonl"] = f"metrics.jsonl is damaged in line {self._lines}, which is left out"
+            self._offset += len(raw)
+        return bool(complete)
+
+    def _continues(self, file: IO[bytes]) -> bool:
+        """Whether a file still begins with what was read of it."""
+        file.seek(self._offset - len(self._tail))
+        return file.read(len(self._tail)) == self._tail
+
+    def _take(self, line: Table, offset: int, length: int) -> None:
+        number = line["round"]
+        if self.rounds and number <= self.rounds[-1]["round"]:
+            raise ValueError("rounds must rise")
+        time = dict(line.get("time") or {})
+        devices = time.pop("devices", None) or {}
+        kept: Table = {"round": number, "time": time}
+        kept |= {key: line[key] for key in ("seconds", "loss", "samples") if isinstance(line.get(key), int | float)}
+        for stage in ("mixed", "trained"):
+            for test in TESTS:
+                found = (line.get(stage) or {}).get(test)
+                if found:
+                    small = {k: v for k, v in found.items() if isinstance(v, int | float)}
+                    accuracies = [np.nan if v is None else v for v in found.get("devices", [])]
+                    kept.setdefault(stage, {})[test] = {**small, "devices": np.array(accuracies, np.float32)}
+        self.events += self._events(line, devices)
+        self.rounds.append(kept)
+        self._places[number] = (offset, length)
+
+    def _events(self, line: Table, columns: Table) -> list[Happening]:
+        number = line["round"]
+        found: list[Happening] = []
+        for event in line.get("events") or []:
+            found += _told(number, event)
+        for table in (line, line.get("time") or {}):
+            for key, what in LISTED.items():
+                listed = table.get(key)
+                if isinstance(listed, list):
+                    found += [Happening(number, int(d), what) for d in listed if isinstance(d, int)]
+        missing = line.get("absent")
+        for device, why in missing.items() if isinstance(missing, dict) else ():
+            what = "reject" if str(why).startswith("refused") else "absent"
+            found.append(Happening(number, int(device), what, {"why": str(why)[:200]}))
+        if epochs := columns.get("epochs"):
+            now = {device for device, count in enumerate(epochs) if count}
+            outcomes = columns.get("outcome") or [""] * len(epochs)
+            before = self._training or now  # in the first round, all that are left out of it
+            away = set(line.get("away") or [])  # its own events say so
+            for device in sorted((before if self.rounds else set(range(len(epochs)))) - now - away):
+                found.append(Happening(number, device, "left_out", {"why": outcomes[device] or "no plan"}))
+            if self.rounds:
+                found += [Happening(number, device, "return") for device in sorted(now - before)]
+            self._training = now
+        return found
+
+    def _find_status(self) -> str:
+        if not self.folder.is_dir():
+            return "missing"
+        if not self.config:
+            return "waiting"
+        if in_use(self.folder):
+            return "stopping" if (self.folder / STOP).exists() else "running"
+        done = bool(self.rounds) and self.rounds[-1]["round"] == self.planned
+        return "finished" if done and self.result else "stopped"
+
+    # --- what it says -------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> Table:
+        """The table of config.toml."""
+        return self._kept["config.toml"]
+
+    @property
+    def environment(self) -> Table:
+        """Versions, machine and hashes."""
+        return self._kept["environment.json"]
+
+    @property
+    def result(self) -> Table:
+        """result.json of a finished run."""
+        return self._kept["result.json"]
+
+    @property
+    def planned(self) -> int:
+        """Rounds that the run is to have."""
+        rounds = self.config.get("rounds", 0)
+        return rounds if isinstance(rounds, int) else 0
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        seed = self.config.get("seed", 0)
+        return seed if isinstance(seed, int) else 0
+
+    @property
+    def rule(self) -> str:
+        """Name of the aggregation rule as `fedfilt compare` has it: fedavg, local, mu=10, ..."""
+        return rule_name(self.config)
+
+    @property
+    def count(self) -> int:
+        """Number of devices K, 0 if nothing says so yet."""
+        if self.graph is not None:
+            return self.graph.count
+        return 0 if self.label_counts is None else len(self.label_counts)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is wrong or unusual, in plain words."""
+        if self.status == "missing":
+            return [f"{self.folder} is not there (deleted, or not begun); it is shown when it is"]
+        found = list(self._wrong.values())
+        if not self.config and "config.toml" not in self._wrong:
+            found.append(f"{self.folder} holds no run yet (no config.toml)")
+        by = self.environment.get("fedfilt")
+        if by and by != __version__:
+            found.append(f"written by fedfilt {by}, read by {__version__}: what is unknown is left out")
+        if self.config and self.graph is None:
+            found.append("the graph of this run is not in its folder: no picture of the building")
+        if not self.rounds and self.config:
+            found.append("no round is finished yet")
+        return found
+
+    @cached_property
+    def label_counts(self) -> Array | None:
+        """Training samples (K, C) per device and label."""
+        try:
+            table = json.loads((self.folder / "partition.json").read_text(encoding="utf-8"))
+            counts = np.array(table["label_counts"], dtype=np.int64)
+            return counts if counts.ndim == 2 and counts.size else None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """The graph of the devices, from graph.json or, in folders of older versions, from the config."""
+        try:
+            text = (self.folder / "graph.json").read_text(encoding="utf-8")
+            return graph_from_json(text)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, RecursionError):
+            return None
+        table = self.config.get("graph")
+        if not isinstance(table, dict) or any(table.get(key) for key in ("building", "file")):
+            return None  # a file outside the folder
+        if ":" in str(table.get("name")):
+            return None  # code from outside the package
+        try:
+            return graph_table(table).graph(self.seed)
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            return None
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """Who comes, goes and moves by the config's script."""
+        script = self.config.get("events")
+        if self.graph is None or not script:
+            return None
+        try:
+            return Timeline([Event(**entry) for entry in script], self.graph, max(self.planned, 1))
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            return None
+
+    def moment(self, number: int | None = None) -> Moment | None:
+        """The graph and who was there in a round (the last if not said); None if the graph is not known."""
+        if self.graph is None:
+            return None
+        last = self.rounds[-1]["round"] if self.rounds else 1
+        if self.timeline is not None:
+            return self.timeline.at(last if number is None else number)
+        everybody = np.ones(self.graph.count, bool)
+        return Moment(1, self.graph, self.graph, everybody, everybody, {}, ())
+
+    def line(self, number: int | None = None) -> Table:
+        """The whole line of a round (the last if not said), read from the file; {} if it is not there any more."""
+        with self._lock:
+            if not self.rounds:
+                return {}
+            place = self._places.get(self.rounds[-1]["round"] if number is None else number)
+            if place is None:
+                return {}
+            try:
+                with (self.folder / "metrics.jsonl").open("rb") as file:
+                    if os.fstat(file.fileno()).st_ino != self._inode:
+                        return {}
+                    file.seek(place[0])
+                    found = json.loads(file.read(place[1]))
+                    return found if isinstance(found, dict) else {}
+            except (OSError, ValueError):
+                return {}
+
+    def columns(self, number: int | None = None) -> Table:
+        """Per-device columns of a round: compute_seconds, send_seconds, idle_seconds, bytes, epochs, outcome, ..."""
+        found = (self.line(number).get("time") or {}).get("devices") or {}
+        return {key: column for key, column in found.items() if column is not None}
+
+    def tested(self, test: str, until: int | None = None) -> list[Table]:
+        """The rounds in which models were tested, up to a round."""
+        return [r for r in self.rounds if test in r.get("mixed", {}) and (until is None or r["round"] <= until)]
+
+    def accuracies(self, test: str, until: int | None = None) -> Array | None:
+        """Accuracy (K,) of every device at the last test up to a round."""
+        found = self.tested(test, until)
+        return found[-1]["mixed"][test]["devices"] if found else None
+
+    def spent(self, key: str) -> Array:
+        """Simulated latency, joules or bytes used up to and including each round."""
+        return np.cumsum([float(r["time"].get(key) or 0) for r in self.rounds])
+
+    def weights(self, number: int | None = None) -> Array | None:
+        """Samples (K,) behind each update of a round, 0 for absent devices; without a round, all that devices hold."""
+        if self.label_counts is None:
+            return None
+        held: Array = self.label_counts.sum(axis=1).astype(float)
+        if number is None:
+            return held
+        line = self.line(number)
+        columns = self.columns(number)
+        fraction, epochs = columns.get("data_fraction"), columns.get("epochs")
+        if fraction is None or epochs is None or len(fraction) != len(held) or len(epochs) != len(held):
+            return held
+        used = whole(fraction, held) * (np.array(epochs) > 0)
+        absent = [d for key in ("late", "rejected") for d in (line["time"].get(key) or [])]
+        absent += [*(line.get("away") or []), *map(int, line.get("absent") or {})]
+        used[[d for d in absent if isinstance(d, int) and 0 <= d < len(used)]] = 0
+        return used
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Records]:
+    """The runs in the given folders, named and in order."""
+    return named([Records(folder) for folder in run_folders(paths)])
+
+
+def run_folders(paths: Iterable[str | Path]) -> list[Path]:
+    """Run folders among the given ones and inside them, also in comparisons (NAME/RULE/seed-N) in them.
+
+    A folder without a run is kept: one may begin there.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = sorted(p.parent for depth in ("*", "*/*", "*/*/*") for p in path.glob(f"{depth}/config.toml"))
+        found += [path] if (path / "config.toml").exists() or not inside else inside
+    return list(dict.fromkeys(found))
+
+
+def named(runs: list[Records]) -> list[Records]:
+    """Name runs by rule, with the seed or the folder where that does not tell them apart, and order them."""
+    several = len({run.seed for run in runs if run.config}) > 1
+    names = [(run.rule + (f" seed {run.seed}" if several else "")) if run.config else run.folder.name for run in runs]
+    for name, run in zip(names, runs, strict=True):
+        run.name = f"{name} ({run.folder})" if names.count(name) > 1 else name
+    return sorted(runs, key=lambda run: (run.seed, rule_order(run.rule), str(run.folder)))
+
+
+def _told(number: int, event: Any) -> Iterator[Happening]:
+    """An entry of a line's `events`: {"what": "join", "device": 3, ...}; from older versions, plain words."""
+    if not isinstance(event, Mapping):
+        yield Happening(number, None, "said", {"words": str(event)[:200]})
+        return
+    kind = next((key for key in ("what", "kind", "event", "type") if key in event), "")
+    what = str(event[kind]) if kind else next((key for key in HAPPENED if key in event), "event")
+    devices = event.get("device", event.get("devices", None if kind else event.get(what)))
+    details = {str(key): value for key, value in event.items() if key in DETAILS}
+    for device in devices if isinstance(devices, list) else [devices]:
+        yield Happening(number, device if isinstance(device, int) else None, what[:40], details)

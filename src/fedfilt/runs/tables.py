@@ -1,0 +1,85 @@
+"""Tables of an experiment that are not parts themselves: how a part is named, and where and how often things happen."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedfilt import _parts
+from fedfilt._checks import check_choice, check_count, check_number
+from fedfilt._random import Key, generator
+from fedfilt._types import Array
+from fedfilt.graph.graph import KINDS, Graph
+from fedfilt.graph.similarity import shuffled
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """The table [model]: a file of fedfilt/models, or module:Class, and its options."""
+
+    name: str = "paper_cnn"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GraphTable:
+    """The table [graph]: a file of fedfilt/topologies, or module:Class, with its options, and what any graph may have.
+
+    `laplacian` is its Laplacian; `shuffle` gives the links to other devices, as a control.
+    """
+
+    topology: Any
+    laplacian: str = "combinatorial"
+    shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("graph.laplacian", self.laplacian, KINDS)
+
+    @property
+    def learned(self) -> bool:
+        """Whether the graph needs the devices' first updates."""
+        return bool(getattr(self.topology, "learned", False))
+
+    def graph(self, seed: int, updates: Array | None = None) -> Graph:
+        """The graph. What is drawn depends on the seed; what is `learned` is left out without the updates (K, B)."""
+        made = self.topology(seed) if updates is None or not self.learned else self.topology.learn(seed, updates)
+        graph: Graph = made.with_laplacian(self.laplacian)
+        if self.shuffle:
+            graph = shuffled(graph, generator(seed, Key.SHUFFLE))
+        wanted = getattr(self.topology, "devices", None)
+        if wanted not in (None, graph.count):
+            raise ValueError(f"graph.devices must be {graph.count} for this graph, got {wanted}")
+        return graph
+
+
+@dataclass(frozen=True)
+class EngineTable:
+    """The table [engine]: where training happens, and with how many worker processes (0: one per core).
+
+    The rest is for Flower: the longest that a round may take; whether clocks and deadlines are real instead of
+    simulated; and what a real deadline allows on top for Flower's own polling and starting of processes.
+    """
+
+    name: str = "local"
+    workers: int = 0
+    timeout_seconds: float = 600.0
+    real_time: bool = False
+    grace_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        check_choice("engine.name", self.name, _parts.names("engines"))
+        check_count("engine.workers", self.workers, low=0)
+        check_number("engine.timeout_seconds", self.timeout_seconds, low=0, above=True)
+        check_number("engine.grace_seconds", self.grace_seconds, low=0)
+        if self.real_time and self.name != "flower":
+            raise ValueError(f"engine.real_time needs real devices, engine.name = 'flower', got {self.name!r}")
+
+
+@dataclass(frozen=True)
+class CheckpointTable:
+    """The table [checkpoint]: how often the state of a run is saved."""
+
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        check_count("checkpoint.every", self.every)

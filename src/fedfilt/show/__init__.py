@@ -1,0 +1,1 @@
+"""Showing runs: figures, the report and the dashboard."""

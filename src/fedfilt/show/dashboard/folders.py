@@ -1,0 +1,52 @@
+"""The runs that the dashboard shows, found in the given folders and followed while they grow."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedfilt.runs.records import Records, named, run_folders
+
+PAUSE = 0.5  # seconds in which the folders are looked at once, however many pages ask
+SEARCH = 3.0  # seconds between searches for new runs
+
+
+class Watch:
+    """The runs in the given folders, also those that begin later."""
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self.paths = [Path(path) for path in paths]
+        self.runs: list[Records] = []
+        self._lock = threading.Lock()
+        self._looked = self._searched = float("-inf")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See what is new, unless somebody just did."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked < PAUSE:
+                return
+            self._looked = now
+            if now - self._searched >= SEARCH:
+                self._searched = now
+                self._search()
+            for run in self.runs:
+                run.refresh()
+
+    def _search(self) -> None:
+        known = {run.folder: run for run in self.runs}
+        folders = run_folders(self.paths)
+        folders += [folder for folder, run in known.items() if run.config and folder not in folders]  # deleted: say so
+        if set(folders) != set(known):
+            self.runs = named([known.get(folder) or Records(folder) for folder in folders])
+
+    def run(self, key: object) -> Records | None:
+        """The run of that key, if there is one: the page can name no other folder."""
+        return next((run for run in self.runs if run_key(run) == key), None)
+
+
+def run_key(run: Records) -> str:
+    """What the page calls a run."""
+    return hashlib.sha256(str(run.folder).encode()).hexdigest()[:12]

@@ -1,0 +1,304 @@
+"""What the page shows: components and texts made of records, with no reaction to the reader in them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from dash import dcc, html
+
+from fedfilt.runs.records import Records
+from fedfilt.show import figures
+from fedfilt.show.dashboard.folders import run_key
+from fedfilt.show.dashboard.steering import complaint
+from fedfilt.show.shares import shares
+from fedfilt.show.words import dated
+
+EVENTS, CURVES, NEIGHBOURS = 60, 12, 8  # shown at most
+LOW, HIGH = -2, 4  # of log10 mu
+WORDS = {
+    "running": "running",
+    "stopping": "stops after this round",
+    "stopped": "stopped",
+    "finished": "finished",
+    "waiting": "waiting for its first files",
+    "missing": "not there",
+}
+GRAPH: Any = {"responsive": True, "displaylogo": False, "displayModeBar": False}
+
+
+def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) -> Any:
+    """The page as it opens, on one run; `marks` is what the reader has then seen."""
+    last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
+    key = run_key(run) if run is not None else None
+    controls = [
+        _field("Run", dcc.Dropdown(options(runs), key, id="run", clearable=False, searchable=len(runs) > 8)),
+        _field("Beside it", dcc.Dropdown(options(runs), None, id="beside", placeholder="no other run")),
+        html.Div(
+            [
+                html.Button("Stop", id="stop", disabled=True),
+                html.Button("Resume", id="resume", disabled=True),
+            ],
+            className="buttons",
+        ),
+    ]
+    return html.Div(
+        [
+            html.Header([html.H1("fedfilt"), html.Div(status(run), id="status", role="status")]),
+            html.Div(controls, className="controls"),
+            html.Div(notes(run), id="notes"),
+            html.Div("", id="said", role="status"),
+            html.Div(
+                [
+                    html.Label("Round", id="round-label"),
+                    dcc.Slider(1, max(last, 2), 1, value=last, id="round", marks=None, updatemode="drag"),
+                    html.Button("Latest", id="latest"),
+                ],
+                className="rounds",
+            ),
+            html.Main(
+                [
+                    html.Div([_building(run), html.Div(id="curves", className="stack")], className="stack"),
+                    html.Div(
+                        [
+                            _device(run),
+                            _panel("Runs", [html.Div(table(runs), id="table", className="scroll")]),
+                            _panel("Events", [html.Pre(events(run), id="events", tabIndex=0, role="log")]),
+                        ],
+                        className="stack",
+                    ),
+                ]
+            ),
+            html.Div(id="below", className="below"),
+            dcc.Store(id="ready", data=None),
+            dcc.Store(id="seen", data=marks),
+            dcc.Store(id="tests", data=marks.get("tests")),
+            dcc.Store(id="played", data=marks.get("played")),
+            dcc.Store(id="shown", data=None),
+            dcc.Store(id="visible", data=None),
+            dcc.Store(id="pulse", data=None),
+        ]
+    )
+
+
+def lower(runs: Sequence[Records], run: Records | None) -> tuple[list[Any], list[Any]]:
+    """What is further down, in the place for curves and below: it comes when the first view is drawn."""
+    below = [
+        _what_if(run),
+        _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
+        _panel("The chosen device learns from", [_graph("learns-from", figures.empty("…", 460))]),
+    ]
+    return [_accuracy(runs, run), _timeline(run)], below
+
+
+def building_picture(run: Records | None) -> Any:
+    """The building as the page opens."""
+    return figures.empty("no run", 520) if run is None else figures.building(run, device=0)
+
+
+def _building(run: Records | None) -> Any:
+    picture = building_picture(run)
+    pictures = html.Div(
+        [
+            _graph("building", picture),
+            html.Div(_graph("building-beside", figures.empty("", 520)), id="beside-panel", hidden=True),
+        ],
+        id="buildings",
+        tabIndex=0,
+        role="group",
+        **_named("The building. Left and right arrow keys choose a device."),
+    )
+    choices = _radio("colour", {key: words for key, (words, _) in figures.COLOURS.items()})
+    return _panel("The building", [_field("Colour", choices), pictures])
+
+
+def _accuracy(runs: Sequence[Records], run: Records | None) -> Any:
+    drawn = curves(runs, run)
+    both = [_graph(test, figures.accuracy(drawn, test)) for test in ("local", "global")]
+    return _panel("Accuracy", [_field("Against", _radio("against", figures.AGAINST)), html.Div(both, className="pair")])
+
+
+def _timeline(run: Records | None) -> Any:
+    figure = figures.empty("no run") if run is None else figures.round_timeline(run)
+    return _panel("Timeline of the round", [_graph("timeline", figure)])
+
+
+def _device(run: Records | None) -> Any:
+    last = max(run.count - 1, 0) if run is not None else 0
+    number = dcc.Input(0, type="number", min=0, max=last, step=1, id="device")
+    curve = _graph("device-curve", figures.device_curve([run] if run is not None else [], 0))
+    told = html.Div(plan(run, 0, None), id="plan"), curve, html.Div(neighbours(run, 0, None), id="neighbours")
+    return _panel("Device", [_field("Number", number), *told])
+
+
+def _what_if(run: Records | None) -> Any:
+    ticks: Any = {n: f"{10.0**n:g}" for n in range(LOW, HIGH + 1)}
+    more: Any = {"marks": ticks, "updatemode": "drag", "allow_direct_input": False}
+    return _panel(
+        "What if μ were another?",
+        [
+            html.P("Computed on the graph; the run is not changed.", className="soft"),
+            html.Label("μ", id="mu-label"),
+            dcc.Slider(LOW, HIGH, 0.05, value=strength(run), id="mu", **more),
+            html.P("", id="mu-words"),
+            _graph("response", figures.empty("…", 340)),
+        ],
+    )
+
+
+def options(runs: Sequence[Records]) -> list[dict[str, str]]:
+    """The runs to choose from."""
+    return [{"label": run.name, "value": run_key(run)} for run in runs]
+
+
+def strength(run: Records | None) -> float:
+    """log10 of the run's own μ, or 0."""
+    kind = run.config.get("aggregator") if run is not None else None
+    mu = kind["filter"].get("mu") if isinstance(kind, dict) and isinstance(kind.get("filter"), dict) else None
+    return float(np.clip(np.round(np.log10(mu), 2), LOW, HIGH)) if isinstance(mu, int | float) and mu > 0 else 0.0
+
+
+def curves(runs: Sequence[Records], run: Records | None, beside: Records | None = None) -> list[Records]:
+    """The runs whose curves are drawn: the chosen ones and others, in the order of all."""
+    first = [r for r in (run, beside) if r is not None]
+    others = [r for r in runs if r not in first and r.rounds]
+    kept = [*first, *others][:CURVES]
+    return [r for r in runs if r in kept]
+
+
+def progress(run: Records | None) -> dict[str, str]:
+    """How far a run is."""
+    if run is None:
+        return {"words": "no run yet", "state": "waiting", "done": "0", "planned": "1"}
+    done = run.rounds[-1]["round"] if run.rounds else 0
+    words = f"{run.name}: {WORDS.get(run.status, run.status)}"
+    text = f"{words}, round {done} of {run.planned}" if run.planned else words
+    return {"words": text, "state": run.status, "done": str(done), "planned": str(max(run.planned, 1))}
+
+
+def status(run: Records | None) -> Any:
+    """One line on how far a run is."""
+    now = progress(run)
+    bar = html.Progress(id="status-bar", value=now["done"], max=now["planned"], **_named("rounds played"))
+    return [html.Span(now["words"], id="status-words", className=f"state {now['state']}"), bar]
+
+
+def notes(run: Records | None) -> Any:
+    """What is wrong or unusual."""
+    if run is None:
+        return html.P(
+            "There is no run in the given folders yet; this page shows the first that begins.", className="note"
+        )
+    found = [text for text in [*run.notes, complaint(run)] if text]
+    return [html.P(text, className="note") for text in found]
+
+
+def events(run: Records | None) -> str:
+    """What happened to devices, the newest first, a line each."""
+    if run is None or not run.events:
+        return "Nothing yet: devices that join, leave, are late, rejected or left out appear here."
+    recent = [dated(event) for event in run.events[: -EVENTS - 1 : -1]]
+    more = len(run.events) - len(recent)
+    return "\n".join([*recent, *([f"and {more} before"] if more else [])])
+
+
+def table(runs: Sequence[Records]) -> Any:
+    """All runs side by side."""
+    head = html.Tr([html.Th(words) for words in ("run", "state", "round", "local", "worst", "global", "time")])
+    rows = []
+    for run in runs:
+        cells = [
+            run.name,
+            WORDS.get(run.status, run.status),
+            f"{run.rounds[-1]['round'] if run.rounds else 0}/{run.planned}",
+        ]
+        for test, key in (("local", "mean"), ("local", "worst"), ("global", "mean")):
+            tested = run.tested(test)
+            cells.append(f"{tested[-1]['mixed'][test].get(key, np.nan):.1%}" if tested else "–")
+        cells.append(f"{run.spent('latency')[-1]:.3g} s" if run.rounds else "–")
+        rows.append(html.Tr([html.Td(cell) for cell in cells]))
+    return html.Table([html.Thead(head), html.Tbody(rows)])
+
+
+def plan(run: Records | None, device: int, number: int | None) -> Any:
+    """What a device was to do in a round, and what that cost it."""
+    columns = run.columns(number) if run is not None else {}
+    if run is None or not run.rounds or not columns:
+        return html.P("no round yet", className="soft")
+
+    def cell(key: str, form: str) -> str:
+        values = columns.get(key)
+        return format(values[device], form) if isinstance(values, list) and device < len(values) else "–"
+
+    rooms = None if run.graph is None else run.graph.rooms
+    epochs = cell("epochs", "d")
+    samples = run.weights()
+    rows = {
+        "room": "–" if rooms is None or device >= len(rooms) else str(rooms[device]),
+        "samples": "–" if samples is None or device >= len(samples) else f"{samples[device]:.0f}",
+        "plan": f"{epochs} epoch{'s' * (epochs != '1')} on {cell('data_fraction', '.0%')} of its data, "
+        f"sends {cell('density', '.1%')}",
+        "outcome": cell("outcome", "") or "–",
+        "time": f"{cell('compute_seconds', '.3g')} s computing, {cell('send_seconds', '.3g')} s sending, "
+        f"{cell('idle_seconds', '.3g')} s idle",
+        "cost": f"{cell('joules', '.3g')} J, {cell('bytes', ',')} bytes",
+    }
+    for test in ("local", "global"):
+        values = run.accuracies(test, number)
+        if values is not None and device < len(values):
+            rows[f"{test} accuracy"] = f"{values[device]:.1%}"
+    return html.Table(html.Tbody([html.Tr([html.Th(k), html.Td(v)]) for k, v in rows.items()]), className="plan")
+
+
+def no_device(run: Records | None) -> Any:
+    """Which devices there are."""
+    count = 0 if run is None else run.count
+    return html.P(f"Devices are 0 to {count - 1}." if count else "No device is known yet.", className="soft")
+
+
+def neighbours(run: Records | None, device: int, number: int | None) -> Any:
+    """From whom a device takes most, and how much."""
+    if run is None or run.graph is None or device >= run.graph.count:
+        return None
+    number = run.rounds[-1]["round"] if number is None and run.rounds else number
+    now = run.moment(number)
+    if now is None or not now.present[device]:
+        return html.P("It was not there in this round.", className="soft")
+    try:
+        row = shares(run, None, number)[device]
+    except ValueError as error:
+        return html.P(str(error), className="soft")
+    linked = set(now.graph.adjacency[[device]].indices.tolist())
+    top = [int(j) for j in np.argsort(-row, kind="stable")[: NEIGHBOURS + 1] if row[j] > 1e-4]
+    rows = []
+    for j in top:
+        who = "itself" if j == device else f"device {j}"
+        how = "" if j == device else "linked" if j in linked else "through others"
+        rows.append(html.Tr([html.Td(who), html.Td(f"{row[j]:.1%}"), html.Td(how)]))
+    return html.Table([html.Caption("its new model is made of"), html.Tbody(rows)], className="neighbours")
+
+
+def _named(words: str) -> Any:
+    """What a screen reader calls an element."""
+    return {"aria-label": words}
+
+
+def _field(words: str, control: Any) -> Any:
+    return html.Div([html.Span(words, className="label"), control], className="field")
+
+
+def _radio(name: str, choices: dict[str, str]) -> Any:
+    first = next(iter(choices))
+    return dcc.RadioItems([{"label": w, "value": k} for k, w in choices.items()], first, id=name, inline=True)
+
+
+def _graph(name: str, figure: Any) -> Any:
+    return dcc.Graph(id=name, figure=figure, config=GRAPH, style=height(figure))
+
+
+def height(figure: Any) -> dict[str, str]:
+    """The height a figure wants; its width is the page's."""
+    return {"height": f"{figure.layout.height or 420}px"}
+
+
+def _panel(title: str, children: list[Any]) -> Any:
+    return html.Section([html.H2(title), *children], className="panel")

@@ -1,0 +1,120 @@
+"""Who may look: an own socket, loopback unless there is a token, and no other site may speak in the reader's name."""
+
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfilt.show.dashboard.app import make_app
+from fedfilt.show.dashboard.folders import Watch
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+COOKIE = "fedfilt_token"
+SHORTEST = 16  # letters of a token
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' "
+    "'unsafe-inline'; img-src 'self' data: blob:; frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def serve(
+    paths: Sequence[str | Path],
+    host: str = "127.0.0.1",
+    port: int = 8050,
+    token: str = "",
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Show runs at an address until interrupted; `ready` is told the address. Port 0 is any that is free."""
+    check_address(host, token)
+    listening = bind(host, port)
+    try:
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        class Quiet(WSGIRequestHandler):
+            protocol_version = "HTTP/1.1"  # keeps connections: less work per look
+
+            def log_request(self, *_: Any) -> None:
+                pass
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        app = make_app(Watch(paths))
+        number = listening.getsockname()[1]
+        guard(app.server, host, number, token)
+        server = make_server(host, number, app.server, threaded=True, request_handler=Quiet, fd=listening.fileno())
+        name = f"[{host}]" if ":" in host else host
+        warm = app.server.test_client()  # so that the first to look need not wait for imports
+        for path in (f"/?token={token}", "/", "/_dash-layout", "/_dash-dependencies"):
+            warm.get(path, base_url=f"http://{name}:{number}")
+        ready(f"http://{name}:{number}/" + (f"?token={token}" if token else ""))
+        try:
+            server.serve_forever()
+        finally:
+            server.server_close()
+    finally:
+        listening.close()
+
+
+def check_address(host: str, token: str) -> None:
+    """Refuse an address that others can reach without a token, and a token that can be guessed."""
+    if host not in LOOPBACK and not token:
+        raise ValueError(
+            f"--host {host} lets other machines in: choose a --token (or FEDFILT_TOKEN), such as "
+            f"{secrets.token_urlsafe(18)}"
+        )
+    if token and (len(token) < SHORTEST or not all(c.isalnum() or c in "-_" for c in token)):
+        raise ValueError(f"--token must have at least {SHORTEST} letters, digits, - and _")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; ValueError in plain words if there is none to be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen(64)
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise ValueError(
+            f"cannot listen on {host}:{port} ({error}); if the port is in use choose another with --port, or --port 0 "
+            "for any that is free"
+        ) from None
+    return found
+
+
+def guard(server: Any, host: str, port: int, token: str) -> None:
+    """Check every request: the right host (no rebinding of names), the own origin, and the token if there is one."""
+    from flask import Response, redirect, request
+
+    names = {*LOOPBACK, "[::1]", host}
+    hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
+
+    def check() -> Any:
+        if token:
+            given = request.args.get("token", "")
+            if given and hmac.compare_digest(given.encode(), token.encode()):
+                answer = redirect(request.path)
+                answer.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
+                return answer
+            if not hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), token.encode()):
+                return Response("This page needs its token: open the address that fedfilt printed.\n", 403)
+        elif request.host not in hosts:
+            return Response(f"This page is for {host}:{port} only.\n", 403)
+        origin = request.headers.get("Origin")
+        if request.method != "GET" and origin is not None and origin != f"http://{request.host}":
+            return Response("Requests from other pages are refused.\n", 403)
+        if request.method == "POST" and not isinstance(request.get_json(silent=True), dict):
+            return Response("Not a request of this page.\n", 400)
+        return None
+
+    def add_headers(answer: Any) -> Any:
+        answer.headers.update(HEADERS)
+        return answer
+
+    server.before_request(check)
+    server.after_request(add_headers)

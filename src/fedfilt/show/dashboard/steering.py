@@ -1,0 +1,81 @@
+"""Stop and resume a run from the page.
+
+Stopping leaves a file in the run's folder, which the run looks for after each round: it saves a checkpoint and ends.
+Resuming starts `fedfilt run` on that very folder with its own saved config. Nothing of the page gets into a command.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedfilt._files import STOP
+from fedfilt.runs.records import Records
+
+LOG = "run.log"  # what a resumed run says, in its folder
+_started: dict[Path, "subprocess.Popen[bytes]"] = {}
+
+
+def stop(run: Records) -> str:
+    """Ask a run to end after its round; says what happens."""
+    run.refresh()
+    if run.status not in ("running", "stopping"):
+        return f"{run.name} is not running"
+    try:
+        (run.folder / STOP).touch()
+    except OSError as error:
+        return f"{run.name} cannot be stopped from here ({error})"
+    return f"{run.name} stops after this round"
+
+
+def resume(run: Records) -> str:
+    """Start a stopped run again from its checkpoint; says what happens."""
+    run.refresh()
+    if run.status in ("running", "stopping") or _alive(run.folder):
+        return f"{run.name} is running already"
+    if run.status == "finished":
+        return f"{run.name} is finished"
+    if run.status != "stopped":
+        return f"{run.name} cannot be resumed: {'; '.join(run.notes)}"
+    config = run.folder / "config.toml"
+    words = ["run", str(config), "--out", str(run.folder), "--resume"]
+    if outside(run.config):
+        return f"{run.name} uses code from outside fedfilt; resume it in a terminal: fedfilt {' '.join(words)}"
+    try:
+        with (run.folder / LOG).open("ab") as log:
+            _started[run.folder] = subprocess.Popen(
+                [sys.executable, "-m", "fedfilt.cli", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # it goes on when the dashboard ends
+            )
+    except OSError as error:
+        return f"{run.name} cannot be resumed ({error})"
+    return f"{run.name} is being resumed"
+
+
+def complaint(run: Records) -> str:
+    """Why a run that was resumed here ended at once, if it did."""
+    process = _started.get(run.folder)
+    if process is None or process.poll() in (None, 0, 130):  # still on, finished, stopped
+        return ""
+    try:
+        last = (run.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1]
+    except (OSError, IndexError):
+        last = f"it ended with code {process.returncode}"
+    return f"{run.name} could not be resumed: {last[:300]}"
+
+
+def outside(table: Mapping[str, Any]) -> bool:
+    """Whether a config names code from outside the package as module:Class."""
+    return any(
+        outside(value) if isinstance(value, Mapping) else key == "name" and ":" in str(value)
+        for key, value in table.items()
+    ) or any(isinstance(value, str) and ":" in value for key, value in table.items() if key != "name")
+
+
+def _alive(folder: Path) -> bool:
+    process = _started.get(folder)
+    return process is not None and process.poll() is None

@@ -1,0 +1,30 @@
+"""Pictures in the folder of a run or a comparison."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedfilt.runs.lines import TESTS, read_lines
+from fedfilt.show.figures import accuracy_curves, label_counts
+
+
+def write_pictures(folder: Path, runs: Mapping[str, Path] | None = None) -> None:
+    """Pictures of a run, or of several `runs` by name: who holds which labels, and accuracy against rounds."""
+    places = runs or {"": folder}
+    figures = folder / "figures"
+    figures.mkdir(exist_ok=True)
+    partition = json.loads((next(iter(places.values())) / "partition.json").read_text())
+    shown = {"labels": label_counts(np.array(partition["label_counts"]))}
+    tested = {
+        name: [line["mixed"] | line for line in read_lines(place) if "mixed" in line] for name, place in places.items()
+    }
+    for test in TESTS:
+        curves = {
+            name: np.array([(line["round"], line[test]["mean"]) for line in lines if test in line]).reshape(-1, 2)
+            for name, lines in tested.items()
+        }
+        shown[test] = accuracy_curves(curves, f"mean accuracy on the {test} test")
+    for name, figure in shown.items():
+        figure.write_html(figures / f"{name}.html", include_plotlyjs="directory")

@@ -1,0 +1,1 @@
+"""The system model: hardware, radio, plans, and what goes over the wire."""

@@ -1,0 +1,51 @@
+"""What the edge server asks of a device in a round."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedfilt._types import Array
+
+
+class Plan(NamedTuple):
+    """What a device is to do this round."""
+
+    epochs: int = 3  # 0: it takes no part
+    data_fraction: float = 1.0  # of its samples, rounded down
+    density: float = 1.0  # bytes it may send, as a share of the whole update's
+    clock: float = 1.0  # share of its full clock
+    bandwidth_hz: float = 0.0  # that it is given; 0: what it has
+    outcome: str = ""  # how the plan came about; see `fedfilt.system.planning`
+
+    def samples(self, held: int) -> int:
+        """How many of the samples it holds a device trains on.
+
+        >>> Plan(data_fraction=0.3).samples(held=10), Plan(epochs=0).samples(held=10)
+        (3, 0)
+        """
+        return int(whole(self.data_fraction, held)) if self.epochs else 0
+
+
+class Schedule(NamedTuple):
+    """A plan per device and the deadline of the round in seconds."""
+
+    plans: Sequence[Plan]
+    deadline: float = math.inf
+
+
+class Job(NamedTuple):
+    """What the edge server sends to a device."""
+
+    round: int  # counted from 1
+    device: int
+    model: Array  # (B,) the device's own row
+    plan: Plan
+    residual: Array | None = None  # (B,) what the device has not sent yet
+    accepted: int = 0  # the last round in which this device's reply counted; 0: none
+
+
+def whole(fraction: Any, held: Any) -> Any:
+    """A fraction of numbers of samples, rounded down; what is short of a whole number by rounding counts as it."""
+    return np.floor(np.asarray(fraction) * held + 1e-9)

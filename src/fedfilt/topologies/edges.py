@@ -1,0 +1,51 @@
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedfilt.graph import Graph
+from fedfilt.graph.building import Building
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Links from a CSV file with a header `a,b` or `a,b,weight` and a line per link, devices counted from 0.
+
+    `devices` says how many there are, or the building does: drawn with `rooms` rooms, or read from a file.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     _ = file.write("a,b,weight\\n0,1,0.5\\n")
+    ...     file.flush()
+    ...     Edges(devices=3, file=file.name)(seed=0)
+    Graph(3 devices, 1 edge, 2 components)
+    """
+
+    rooms: int = 4
+    devices: int | None = None
+    building: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            raise ValueError("graph.file must name the CSV file of the edges")
+
+    def __call__(self, seed: int) -> Graph:
+        if self.devices is not None and not self.building:
+            return _read(Path(self.file), self.devices, None)
+        place = Building.of(self.building, self.rooms, self.devices, seed)
+        return _read(Path(self.file), place.count, place.rooms)
+
+
+def _read(path: Path, count: int, rooms: object) -> Graph:
+    edges, weights = [], []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        table = csv.DictReader(file)
+        if list(table.fieldnames or []) not in (["a", "b"], ["a", "b", "weight"]):
+            raise ValueError(f"{path}: header must be a,b or a,b,weight, got {table.fieldnames}")
+        for row in table:
+            try:
+                edges.append((int(row["a"]), int(row["b"])))
+                weights.append(float(row.get("weight") or 1))
+            except (TypeError, ValueError):
+                raise ValueError(f"{path} line {table.line_num}: must be two device numbers, got {row}") from None
+    return Graph.from_edges(count, edges, weights, rooms=rooms)

@@ -1,0 +1,21 @@
+from dataclasses import dataclass
+
+from fedfilt._checks import check_count
+from fedfilt.graph import Graph
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The 20 devices of the paper's experiments: four rooms of five, 39 links.
+
+    >>> Paper()(seed=0)
+    Graph(20 devices, 39 edges, 1 component, 4 rooms)
+    """
+
+    devices: int = 20
+
+    def __post_init__(self) -> None:
+        check_count("graph.devices", self.devices, low=20, high=20)
+
+    def __call__(self, seed: int) -> Graph:
+        return Graph.paper()

@@ -1,0 +1,56 @@
+"""Stochastic gradient descent on a device: its settings, the order of the samples, and how it can fail."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt._checks import check_count, check_number
+from fedfilt._random import in_round
+from fedfilt._types import Array
+
+
+class Diverged(ArithmeticError):
+    """A device's model is no longer finite."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Stochastic gradient descent on a device: rate η · decay^(round - 1), batches, optional momentum within a round.
+
+    The loss is the cross-entropy + weight_decay / 2 · ‖w‖² + proximal / 2 · ‖w - w₀‖², where w₀ is the model that the
+    device was given (FedProx).
+    """
+
+    learning_rate: float = 0.02
+    batch_size: int = 32
+    momentum: float = 0.0
+    decay: float = 1.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("training.learning_rate", self.learning_rate, low=0, above=True)
+        check_count("training.batch_size", self.batch_size)
+        check_number("training.momentum", self.momentum, low=0, high=0.9999)
+        check_number("training.decay", self.decay, low=0, high=1, above=True)
+        check_number("training.weight_decay", self.weight_decay, low=0)
+        check_number("training.proximal", self.proximal, low=0)
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round, counted from 1."""
+        return self.learning_rate * self.decay ** (round - 1)
+
+
+def orders(seed: int, round: int, device: int, held: int, samples: int, epochs: int) -> tuple[Array, Array]:
+    """(which of the device's samples are used, their (epochs, samples) order): drawn anew each round and epoch."""
+    chosen = in_round(seed, round, device).permutation(held)[:samples] if samples < held else np.arange(held)
+    draws = [in_round(seed, round, device, epoch).permutation(samples) for epoch in range(epochs)]
+    return chosen, np.stack(draws)
+
+
+def diverged(device: int, round: int, training: Training) -> Diverged:
+    """The error that names a device whose model or loss is no longer finite."""
+    return Diverged(
+        f"device {device} diverged in round {round}: its model or loss is no longer finite; "
+        f"lower training.learning_rate ({training.learning_rate:g}), or look for NaN in its samples"
+    )
