@@ -46,6 +46,8 @@ PARTS = {
 }
 DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
 NAMED = (*PARTS, "engine")  # tables for which a name may stand
+# Options that stay when another part is named: they say what the place is, not how its devices are linked
+KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle")}
 # Keys that [graph] had, whatever its name, in files of versions before topologies were parts
 OLD_GRAPH: Table = {
     "rooms": 4,
@@ -158,7 +160,8 @@ def _override(table: Table, path: Sequence[str], value: Any) -> None:
         if not isinstance(table, dict):
             raise ValueError(f"{'.'.join(path)}: {step} is a value, not a table")
     if last == "name" and steps and steps[-1] in DEFAULTS and table.get("name", DEFAULTS[steps[-1]]) != value:
-        table.clear()  # the options of another part do not fit
+        for option in [key for key in table if key not in KEPT.get(steps[-1], ())]:
+            del table[option]  # the options of another part do not fit
     table[last] = value
 
 

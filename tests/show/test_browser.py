@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_dashboard import SMALL, command, serving
 
 import fedfilt
 from fedfilt._files import STOP
@@ -27,7 +28,6 @@ from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.records import Records, find_runs
 from fedfilt.show import report
 from fedfilt.show import shares as sharing
-from test_dashboard import SMALL, command, serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

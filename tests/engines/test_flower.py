@@ -25,6 +25,7 @@ from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run as FlowerRun
 from flwr.superlink.grid import http_grid
+from test_kinds import unlike_run
 
 import fedfilt
 from fedfilt.engines.flower import device, messages
@@ -41,7 +42,6 @@ from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import HEADER, MAGIC, pack
 from fedfilt.training.trainer import Trainer
-from test_kinds import unlike_run
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = {

@@ -5,8 +5,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import graphs
 from fedfilt import Graph
+from helpers import graphs
 
 
 def test_paper_graph():

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from test_runs import call, command, config_file, finish
+from test_training import a_net, some_data
 from torch import nn
 
 from fedfilt import Graph
@@ -35,8 +37,6 @@ from fedfilt.system.wire import HEADER, pack, unpack, values_within, wire_size
 from fedfilt.training import profiling
 from fedfilt.training.rows import Layout
 from fedfilt.training.sgd import Training
-from test_runs import call, command, config_file, finish
-from test_training import a_net, some_data
 
 updates = arrays.arrays(np.float32, st.integers(1, 300), elements=st.floats(-100, 100, width=32))
 

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import strengths, weighted_graphs
 from fedfilt import Graph, Updates, mixing_matrix
 from fedfilt.aggregators import SFL, FedAvg, FedU, GFedFilt, Local, PaperLiteral, RoomAverage, SelfBlend
 from fedfilt.filters import Heat, Tikhonov
+from helpers import strengths, weighted_graphs
 
 
 def as_round(weights, signal):

@@ -6,10 +6,10 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import graphs, strengths, weighted_graphs
 from fedfilt import Graph, mix, mixing, mixing_matrix, strength
 from fedfilt.filters import AllPass, Floor, Heat, Ideal, Tikhonov
 from fedfilt.mixing import _solvers as solvers
+from helpers import graphs, strengths, weighted_graphs
 
 responses = st.one_of(
     st.builds(Tikhonov, strengths),

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import real
 from fedfilt import Graph
 from fedfilt import _parts as parts
 from fedfilt.data._idx import parse_idx
@@ -26,6 +25,7 @@ from fedfilt.datasets.emnist import Emnist
 from fedfilt.datasets.femnist import Femnist
 from fedfilt.datasets.mnist import Mnist
 from fedfilt.partitions import Dirichlet, Labels, RoomLabels, Writers
+from helpers import real
 
 
 def a_file(content=b"hello", **options):

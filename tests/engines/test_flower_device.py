@@ -14,6 +14,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
+from test_flower import TABLE
 
 from fedfilt.engines.flower import device, messages
 from fedfilt.engines.flower.identity import Registered
@@ -25,7 +26,6 @@ from fedfilt.runs.checkpoint import BadCheckpoint, load_state, save_state
 from fedfilt.runs.config import from_table
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.trainer import Trainer
-from test_flower import TABLE
 
 
 @pytest.fixture(scope="module")

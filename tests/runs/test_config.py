@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from test_showing import SMALL, call
 from torch import nn
 
 import fedfilt
@@ -13,7 +14,6 @@ from fedfilt.aggregators import FedAvg, GFedFilt
 from fedfilt.filters import Tikhonov
 from fedfilt.runs import compare as comparing
 from fedfilt.runs.config import load
-from test_showing import SMALL, call
 
 EXPERIMENT = """
 rounds = 3

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import real
 from fedfilt import _parts as parts
 from fedfilt.data._pickles import frame_columns, read_arrays, read_npy_dict
 from fedfilt.data.deal import Sizes
@@ -22,6 +21,7 @@ from fedfilt.data.store import DataFile, DataMissing, Package, Store
 from fedfilt.data.windows import Recording, windows
 from fedfilt.datasets import Dsads, Hapt, Watch
 from fedfilt.partitions import Wearers
+from helpers import real
 
 
 def recording(device=0, label=0, length=40, person=None, channels=2, **options):

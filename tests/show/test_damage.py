@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_showing import SMALL, call
 
 from fedfilt.runs import compare as comparing
 from fedfilt.runs.build import Run
@@ -23,7 +24,6 @@ from fedfilt.show import shares as sharing
 from fedfilt.show.dashboard import page
 from fedfilt.show.dashboard.app import make_app
 from fedfilt.show.dashboard.folders import SEARCH, Watch
-from test_showing import SMALL, call
 
 ODD = [
     None,
