@@ -7,16 +7,26 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo test bench clean
+.PHONY: demo check test bench clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
 
-test: .venv/tested
+# Format, lint, types and the fast tests: while you work
+check: .venv/tested style
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+
+# Everything
+test: .venv/tested style
+	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=
+	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of fedfilt"
+
+.PHONY: style
+style: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 bench: .venv/benched
 	failed=0; for table in mix round networks growth plan dashboard; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed

@@ -73,19 +73,6 @@ _HOMES = {
     "strength": "mixing",
     "vote": "rounds.voting",
 }
-_FOLDERS = (  # of parts
-    "aggregators",
-    "datasets",
-    "engines",
-    "filters",
-    "models",
-    "partitions",
-    "populations",
-    "schedulers",
-    "sparsifiers",
-    "topologies",
-)
-
 __all__ = [
     "Building",
     "Config",
@@ -129,10 +116,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FOLDERS:
-        return import_module(f"fedfilt.{name}")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'fedfilt' has no attribute {name!r}")
+    if name not in _HOMES:
+        return import_module(f"fedfilt.{name}")  # a folder of parts
     value = getattr(import_module(f"fedfilt.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 Response: TypeAlias = Callable[[Array], Array]  # frequencies -> gain at each of them
 Table: TypeAlias = dict[str, Any]  # of a TOML or JSON file
-Generator: TypeAlias = np.random.Generator
 
 
 class Sparsifier(Protocol):

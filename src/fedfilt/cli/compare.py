@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedfilt.cli._console import (
-    ConfigFile,
-    DataDir,
-    Json,
-    Overrides,
-    Resume,
-    errors,
-    interruptible,
-    progress_bar,
-    progress_words,
-    store_with,
-)
+from fedfilt.cli import _console as console
 from fedfilt.cli.show import after
 
 if TYPE_CHECKING:
@@ -26,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def compare(
-    config: ConfigFile,
-    overrides: Overrides = None,
+    config: console.ConfigFile,
+    overrides: console.Overrides = None,
     rules: Annotated[
         str, typer.Option(help="Rules to compare: names, mu=VALUE, or 'paper' for FedAvg, Local and mu=.1/1/10/100.")
     ] = "paper",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
-    resume: Resume = False,
-    as_json: Json = False,
-    data_dir: DataDir = None,
+    resume: console.Resume = False,
+    as_json: console.Json = False,
+    data_dir: console.DataDir = None,
 ) -> None:
     """Compare aggregation rules on the same data, start and batches."""
-    with errors():
+    with console.errors():
         from fedfilt.runs import rules as named
         from fedfilt.runs.config import load
 
@@ -50,10 +39,11 @@ def compare(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("demo/mnist_2"), data_dir: DataDir = None
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("demo/mnist_2"),
+    data_dir: console.DataDir = None,
 ) -> None:
     """Compare FedAvg, purely personal models and G-Fedfilt on MNIST, 20 devices with 2 digits each: about a minute."""
-    with errors():
+    with console.errors():
         from fedfilt import _parts
         from fedfilt.data.store import DataMissing
         from fedfilt.runs.config import from_table
@@ -65,8 +55,8 @@ def demo(
             "evaluation": {"every": 10},
         }
         try:
-            with progress_bar() as progress:
-                _parts.find("datasets", "mnist")().load(store_with(progress, data_dir))
+            with console.progress_bar() as progress:
+                _parts.find("datasets", "mnist")().load(console.store_with(progress, data_dir))
         except DataMissing as error:
             print(f"{error}\nGoing on with the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
             small = {"train": 20, "local_test": 20, "global_test": 200}
@@ -91,15 +81,15 @@ def _compare(
     from fedfilt.show.pictures import write_pictures
     from fedfilt.show.words import Score, comparison
 
-    with progress_bar() as progress:
+    with console.progress_bar() as progress:
         total = len(names) * len(seeds) * config.rounds
         task = progress.add_task(title, total=total)
         order = {(name, seed): i for i, (seed, name) in enumerate((s, n) for s in seeds for n in names)}
-        steps = comparing.compare(config, names, seeds, folder, resume, store_with(progress, data_dir))
-        with interruptible(folder, resume_hint="the same command with --resume"):
+        steps = comparing.compare(config, names, seeds, folder, resume, console.store_with(progress, data_dir))
+        with console.interruptible(folder, resume_hint="the same command with --resume"):
             for step in steps:
                 done = order[step.rule, step.seed] * config.rounds + step.line["round"]
-                words = progress_words(f"{step.rule} seed {step.seed}", step.line)
+                words = console.progress_words(f"{step.rule} seed {step.seed}", step.line)
                 progress.update(task, completed=done, description=words)
             progress.update(task, completed=total)
     rows = comparing.table(folder, names, seeds)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedfilt.cli._console import DataDir, errors, progress_bar, store_with
+from fedfilt.cli import _console as console
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, where it is.")
 
@@ -12,7 +12,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get
 @data_app.command("list")
 def data_list() -> None:
     """All data sets, and whether they are here."""
-    with errors():
+    with console.errors():
         from rich.console import Console
         from rich.table import Table
 
@@ -33,13 +33,15 @@ def data_list() -> None:
 
 
 @data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="Name of the data set.")], data_dir: DataDir = None) -> None:
+def data_get(
+    name: Annotated[str, typer.Argument(help="Name of the data set.")], data_dir: console.DataDir = None
+) -> None:
     """Fetch a data set into the cache."""
-    with errors():
+    with console.errors():
         from fedfilt import _parts
 
-        with progress_bar() as progress:
-            samples = _parts.find("datasets", name)().load(store_with(progress, data_dir))
+        with console.progress_bar() as progress:
+            samples = _parts.find("datasets", name)().load(console.store_with(progress, data_dir))
         print(f"{name}: {(~samples.test).sum():,} training and {samples.test.sum():,} test samples")
 
 

@@ -6,24 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
-from fedfilt.cli._console import ConfigFile, DataDir, Json, Overrides, errors, progress_bar, store_with
+from fedfilt.cli import _console as console
 
 
 def plan(
-    config: ConfigFile,
-    overrides: Overrides = None,
+    config: console.ConfigFile,
+    overrides: console.Overrides = None,
     out: Annotated[Path, typer.Option(help="Where the picture of the round goes.")] = Path("plan.html"),
-    as_json: Json = False,
-    data_dir: DataDir = None,
+    as_json: console.Json = False,
+    data_dir: console.DataDir = None,
 ) -> None:
     """Show what the scheduler has every device do in the first round, without training."""
-    with errors():
+    with console.errors():
         from fedfilt.runs.build import Run
         from fedfilt.runs.config import load
         from fedfilt.runs.preview import first_round
 
-        with progress_bar() as progress:
-            made = Run(load(config, overrides or []), store_with(progress, data_dir))
+        with console.progress_bar() as progress:
+            made = Run(load(config, overrides or []), console.store_with(progress, data_dir))
         found = first_round(made)
         import numpy as np
 
@@ -57,7 +57,7 @@ def profile(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Measure this machine's seconds per sample and its uplink: a line for the table of devices.name = "measured"."""
-    with errors():
+    with console.errors():
         from fedfilt import _parts
         from fedfilt.training import profiling
 
@@ -85,9 +85,9 @@ def profile(
         print(f"{name},{each:.4g},{rate}")
 
 
-def info(as_json: Json = False) -> None:
+def info(as_json: console.Json = False) -> None:
     """Show versions, cores, the data cache, and which code trains and filters here and why."""
-    with errors():
+    with console.errors():
         import platform
         from importlib.metadata import version
 

@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedfilt.cli._console import (
-    ConfigFile,
-    DataDir,
-    Json,
-    Overrides,
-    Resume,
-    errors,
-    interruptible,
-    progress_bar,
-    progress_words,
-    store_with,
-)
+from fedfilt.cli import _console as console
 from fedfilt.cli.show import live as live_dashboard
 
 if TYPE_CHECKING:
@@ -25,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: ConfigFile,
-    overrides: Overrides = None,
+    config: console.ConfigFile,
+    overrides: console.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/NAME-seed-N")] = None,
-    resume: Resume = False,
-    as_json: Json = False,
-    data_dir: DataDir = None,
+    resume: console.Resume = False,
+    as_json: console.Json = False,
+    data_dir: console.DataDir = None,
     live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
 ) -> None:
     """Train the devices of an experiment and keep everything in a run folder."""
-    with errors(), live_dashboard() as watched:
+    with console.errors(), live_dashboard() as watched:
         from fedfilt.runs.build import Run
         from fedfilt.runs.config import load
         from fedfilt.runs.play import play_in_folder
@@ -44,14 +33,16 @@ def run(
         folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
         if live:
             watched(folder)
-        with progress_bar() as progress:
-            made = Run(loaded, store_with(progress, data_dir))
+        with console.progress_bar() as progress:
+            made = Run(loaded, console.store_with(progress, data_dir))
             if not as_json:
                 progress.console.print(_labels(made.data))
             task = progress.add_task(config.stem, total=loaded.rounds)
-            with interruptible(folder, resume_hint=f"fedfilt run {folder}/config.toml --out {folder} --resume"):
+            with console.interruptible(folder, resume_hint=f"fedfilt run {folder}/config.toml --out {folder} --resume"):
                 for line in play_in_folder(made, folder, resume):
-                    progress.update(task, completed=line["round"], description=progress_words(config.stem, line))
+                    progress.update(
+                        task, completed=line["round"], description=console.progress_words(config.stem, line)
+                    )
         result = json.loads((folder / "result.json").read_text())
         write_pictures(folder)
         if as_json:

@@ -1,18 +1,28 @@
 """The IDX format of MNIST."""
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedfilt._types import Array
+from fedfilt.data.samples import Samples
 
 
 def read_idx(path: Path) -> Array:
     """The array of an IDX file, packed with gzip or not."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         return parse_idx(file, str(path))
+
+
+def read_mnist(name: str, paths: Sequence[Path]) -> Samples:
+    """Pictures in the four files of MNIST: inputs and labels to train on, then those to test with; 10 labels."""
+    train_x, train_y, test_x, test_y = map(read_idx, paths)
+    test = np.arange(len(train_y) + len(test_y)) >= len(train_y)
+    y = np.concatenate([train_y, test_y]).astype(np.int64)
+    return Samples(name, np.concatenate([train_x, test_x])[:, None], y, 10, test)
 
 
 def parse_idx(file: Any, name: str) -> Array:

@@ -1,9 +1,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from fedfilt.data._idx import read_idx
+from fedfilt.data._idx import read_mnist
 from fedfilt.data.samples import Samples
 from fedfilt.data.store import DataFile, Package, Store
 
@@ -44,11 +42,4 @@ class Mnist:
 
     def load(self, store: Store) -> Samples:
         """Read the files, fetched if need be."""
-        train_x, train_y, test_x, test_y = (read_idx(store.path(file)) for file in self.files)
-        return Samples(
-            "mnist",
-            np.concatenate([train_x, test_x])[:, None],
-            np.concatenate([train_y, test_y]).astype(np.int64),
-            10,
-            np.arange(70_000) >= 60_000,
-        )
+        return read_mnist("mnist", [store.path(file) for file in self.files])

@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedfilt import aggregators
 from fedfilt._checks import check_count, check_number
@@ -76,8 +75,8 @@ class GFedFilt(Strategy):
         self.min_available_nodes = min_available_nodes if graph is None else max(min_available_nodes, graph.count)
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or averages
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or averages
         self.models: list[ArrayRecord] = []  # every device's own model, after the last round
         self.train_metrics: dict[int, dict[int, MetricRecord]] = {}  # round -> device -> what it said
         self.evaluate_metrics: dict[int, dict[int, MetricRecord]] = {}
@@ -311,6 +310,19 @@ class _Form(NamedTuple):
             else:
                 found[name] = others[name]
         return ArrayRecord(found)
+
+
+def averages(contents: list[RecordDict], key: str) -> MetricRecord:
+    """The average of every metric but `key`, weighted by `key`, as Flower's own strategies have it.
+
+    >>> told = [RecordDict({"": MetricRecord({"samples": n, "loss": n * 1.0, "each": [0.0, n]})}) for n in (1, 3)]
+    >>> dict(averages(told, "samples"))
+    {'loss': 2.5, 'each': [0.0, 2.5]}
+    """
+    records = [_metrics(content) for content in contents]
+    weights = [record[key] for record in records]
+    values = {name: np.array([record[name] for record in records], float) for name in records[0] if name != key}
+    return MetricRecord({name: np.average(each, axis=0, weights=weights).tolist() for name, each in values.items()})
 
 
 def _nodes(grid: Grid) -> dict[int, str]:

@@ -24,6 +24,7 @@ class Maker(NamedTuple):
     title: str
     place: str
     order: int
+    # An item that is only arithmetic needs no runs
     cases: Callable[[Scope], list[Case]]
     make: Callable[[Results], Item]
 
@@ -38,4 +39,6 @@ def maker(name: str) -> Maker:
     check_choice("item", name, ["all", "list", *_parts.names("paper")])
     module = import_module(f"fedfilt.paper.{name}")
     title = (module.__doc__ or "").splitlines()[0].removesuffix(".")
-    return Maker(name, title, module.place, module.order, module.cases, module.make)
+    # An item that is only arithmetic needs no runs
+    cases: Callable[[Scope], list[Case]] = getattr(module, "cases", lambda scope: [])
+    return Maker(name, title, module.place, module.order, cases, module.make)

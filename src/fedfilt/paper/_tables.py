@@ -88,12 +88,21 @@ def values(results: Results, case: Case, test: str) -> dict[int, float]:
     return results.values(case, test, "mean")
 
 
-def gains(results: Results, data: str, test: str, size: int) -> dict[str, list[float]]:
+Gains = dict[str, list[float]]  # rule -> difference to FedAvg in points, by seed
+
+
+def gains(results: Results, data: str, test: str, size: int) -> Gains:
     """Paired differences to FedAvg of every strength that has been computed."""
     case = Case(data, "fedavg", size, results.scope.rounds)
     base = values(results, case, test)
     found = {rule: differences(values(results, replace(case, rule=rule), test), base) for rule in STRENGTHS}
     return {rule: numbers for rule, numbers in found.items() if numbers}
+
+
+def at_each_size(results: Results, data: str, test: str, tell: Callable[[int, Gains], str]) -> str:
+    """What `tell` says of the gains at every size that has been computed."""
+    found = {size: gains(results, data, test, size) for size in sizes(results)}
+    return " ".join(tell(size, some) for size, some in found.items() if some)
 
 
 def printed_gain(data: str, test: str, rule: str) -> float:

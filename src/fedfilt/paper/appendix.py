@@ -6,7 +6,6 @@ from fedfilt._types import Array
 from fedfilt.filters import Tikhonov
 from fedfilt.graph import Graph
 from fedfilt.mixing import mix
-from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import table
@@ -14,11 +13,6 @@ from fedfilt.paper._tables import table
 place = "appendix"
 order = 130
 UPDATES = np.array([[1.0, 0.0], [2.0, 3.0], [6.0, 3.0]])
-
-
-def cases(scope: Scope) -> list[Case]:
-    """None: arithmetic."""
-    return []
 
 
 def rules(mu: float) -> dict[str, Array]:

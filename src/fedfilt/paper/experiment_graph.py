@@ -3,7 +3,6 @@
 import numpy as np
 
 from fedfilt.graph import Graph
-from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._figures import network
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
@@ -11,11 +10,6 @@ from fedfilt.paper._tables import table
 
 place = "fig. graph_sim"
 order = 30
-
-
-def cases(scope: Scope) -> list[Case]:
-    """None: arithmetic."""
-    return []
 
 
 def make(results: Results) -> Item:

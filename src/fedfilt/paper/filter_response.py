@@ -1,7 +1,6 @@
 """The filter's response over the frequencies of the experiment graph."""
 
 from fedfilt.graph import Graph
-from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._figures import responses
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import HIGHEST_FREQUENCY
@@ -10,11 +9,6 @@ from fedfilt.paper._tables import table
 
 place = "fig. GF"
 order = 10
-
-
-def cases(scope: Scope) -> list[Case]:
-    """None: arithmetic."""
-    return []
 
 
 def make(results: Results) -> Item:

@@ -5,7 +5,7 @@ from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import by_set, gains, printed_gain, sizes, spread, verdict
+from fedfilt.paper._tables import Gains, at_each_size, by_set, printed_gain, spread, verdict
 
 place = "tab. global_test"
 order = 70
@@ -23,15 +23,13 @@ def make(results: Results) -> Item:
 
 def _words(results: Results, data: str) -> str:
     """What the paper's best strength does to the global test, at each size."""
-    texts = []
-    for size in sizes(results):
-        found = gains(results, data, "global", size)
-        if not found:
-            continue
+
+    def tell(size: int, found: Gains) -> str:
         best = max(found, key=lambda rule: printed_gain(data, "global", rule))
         paper = printed_gain(data, "global", best)
-        texts.append(
+        return (
             f"At {size} samples {WORDS[best]}, best in the paper ({paper:+.2f} points against FedAvg), gives "
             f"{spread(found[best], 2, True)}: the global gain {verdict(paper, found[best])}."
         )
-    return " ".join(texts)
+
+    return at_each_size(results, data, "global", tell)

@@ -5,7 +5,6 @@ import numpy as np
 from fedfilt.filters import Tikhonov
 from fedfilt.graph.building import Building
 from fedfilt.mixing import mix
-from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import table
@@ -13,11 +12,6 @@ from fedfilt.show.figures import graph_signals
 
 place = "fig. Gfiltering"
 order = 20
-
-
-def cases(scope: Scope) -> list[Case]:
-    """None: arithmetic."""
-    return []
 
 
 def make(results: Results) -> Item:

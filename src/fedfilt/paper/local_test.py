@@ -6,7 +6,7 @@ from fedfilt.paper._cases import SETS, TABLE, Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import by_set, gains, printed_gain, sizes, spread, verdict
+from fedfilt.paper._tables import Gains, at_each_size, by_set, printed_gain, spread, verdict
 
 place = "tab. local_test"
 order = 60
@@ -25,15 +25,13 @@ def make(results: Results) -> Item:
 
 def _words(results: Results, data: str) -> str:
     """How the best strength compares with FedAvg, at each size."""
-    texts = []
-    for size in sizes(results):
-        found = gains(results, data, "local", size)
-        if not found:
-            continue
+
+    def tell(size: int, found: Gains) -> str:
         best = max(found, key=lambda rule: float(np.mean(found[rule])))
         paper = max(printed_gain(data, "local", rule) for rule in found)
-        texts.append(
+        return (
             f"At {size} samples the best is {WORDS[best]}, {spread(found[best], 2, True)} points against FedAvg "
             f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'a loss'} {verdict(paper, found[best])}."
         )
-    return " ".join(texts)
+
+    return at_each_size(results, data, "local", tell)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedfilt.paper._cases import DEADLINES, Case, Scope
+from fedfilt.paper._cases import DEADLINES
 from fedfilt.paper._costs import population, round_of
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
@@ -12,11 +12,11 @@ from fedfilt.show.figures import timeline
 place = "fig. timeplan"
 order = 100
 HETEROGENEITY = 0.54
-
-
-def cases(scope: Scope) -> list[Case]:
-    """None: arithmetic."""
-    return []
+VERDICT = (
+    "Reproduces: after the schedule all devices end together, or nearly. Printed T_opt (`slowest_minimum`) is so short "
+    "that every device does a fraction of its work; the paper's own table fits `fastest_full`, under which the slow "
+    "devices do less and the fast ones all or more, and those that can do no more wait a little."
+)
 
 
 def make(results: Results) -> Item:
@@ -31,10 +31,5 @@ def make(results: Results) -> Item:
         names = [f"device {i}" for i in order]
         figures[f"time_plan_{words}"] = timeline(columns, made.deadline, names, f"a round, {words.replace('_', ' ')}")
         rows.append([words, f"{made.end:.3f}", f"{made.desync:.3f}", f"{made.idle_seconds.mean():.3f}"])
-    text = table(["", "latency, s", "desynchronisation, s", "mean idle time, s"], rows)
-    text += (
-        "\n\nReproduces: after the schedule all devices end together, or nearly. Printed T_opt (`slowest_minimum`) is "
-        "so short that every device does a fraction of its work; the paper's own table fits `fastest_full`, under "
-        "which the slow devices do less and the fast ones all or more, and those that can do no more wait a little."
-    )
-    return Item(text, figures)
+    found = table(["", "latency, s", "desynchronisation, s", "mean idle time, s"], rows)
+    return Item(f"{found}\n\n{VERDICT}", figures)

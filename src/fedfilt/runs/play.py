@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from safetensors.torch import save as save_tensors
@@ -23,7 +23,9 @@ class Stopped(KeyboardInterrupt):
     """A run that was asked to stop, by a file `stop` in its folder: it is checkpointed and can be resumed."""
 
 
-def play_in_folder(run: Run, folder: Path, resume: bool = False, engine: Engine | None = None) -> Iterator[Table]:
+def play_in_folder(
+    run: Run, folder: Path, resume: bool = False, engine: Engine | None = None
+) -> Generator[Table, None, None]:
     """Play a run in its folder and give each round's line; the folder is complete when this ends.
 
     A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none; a

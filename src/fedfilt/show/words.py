@@ -11,19 +11,26 @@ from fedfilt.runs.records import Records
 from fedfilt.runs.rules import strength
 
 HAPPENED = {
-    "join": "joins from {start}",
+    "join": "joins",
     "leave": "leaves",
-    "move": "moves to {links}",
+    "move": "moves",
     "offline": "is offline",
     "online": "is back online",
     "late": "late",
-    "reject": "rejected ({why})",
-    "absent": "absent ({why})",
-    "left_out": "left out ({why})",
+    "reject": "rejected",
+    "absent": "absent",
+    "left_out": "left out",
     "return": "takes part again",
-    "said": "{words}",
+    "said": "",
 }
-ENDINGS = {"room": " in room {room}", "until": " until round {until}"}
+DETAILS = {
+    "words": "%s",
+    "start": " from %s",
+    "links": " to %s",
+    "room": " in room %s",
+    "until": " until round %s",
+    "why": " (%s)",
+}
 
 
 def happening(event: Happening) -> str:
@@ -32,10 +39,9 @@ def happening(event: Happening) -> str:
     >>> happening(Happening(3, 5, "offline", {"until": 9}))
     'device 5 is offline until round 9'
     """
-    known = {"start": "?", "links": "?", "why": "", "words": "", **event.details}
-    words = HAPPENED.get(event.what, event.what.replace("{", "(").replace("}", ")"))
-    words += "".join(ending for key, ending in ENDINGS.items() if key in event.details)
-    text = words.format(**known).replace(" ()", "")
+    known = {key: event.details.get(key) for key in DETAILS}
+    text = HAPPENED.get(event.what, event.what)
+    text += "".join(DETAILS[key] % (value,) for key, value in known.items() if value not in (None, ""))
     return text if event.device is None else f"device {event.device} {text}"
 
 

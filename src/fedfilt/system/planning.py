@@ -118,36 +118,22 @@ def solve(
     compute_joules: Any = 0.0,
     send_joules: Any = 0.0,
     energy_limit: Any = np.inf,
-    importance: tuple[float, float, float] = (0.4, 0.4, 0.2),
-    epochs: tuple[int, int] = (1, 5),
-    data_fraction_min: float = 0.3,
-    density_min: float = 0.1,
     equality: bool = False,
-    exponent: float = 1.0,
+    **limits: Any,
 ) -> Optimum:
     """The exact optimum of P'' for every device: maximise μ₁ α/α_max + μ₂ q + μ₃ s within deadline and energy limit.
 
     `compute_seconds` is an epoch on all data, `send_seconds` the whole update; the joules likewise. Ties go to fewest
-    epochs, then most data. `equality` demands seconds = deadline as printed in the paper; who cannot (it would have to
-    be slowed down) is infeasible_time. `exponent` < 1 raises each term to that power: a concave utility that
-    shares time out instead of giving all of it to one term.
+    epochs, then most data. `equality` demands seconds = deadline as printed in the paper; a device that would have to
+    be slowed down for that is infeasible_time. `limits` are those of `Demands.of`: importance, epochs,
+    data_fraction_min, density_min, and `exponent`, which below 1 makes the utility concave: it shares time out instead
+    of giving all of it to one term.
 
     >>> plan = solve([1.0, 0.1], [1.0, 0.1], deadline=2.0)
     >>> plan.epochs.tolist(), plan.data_fraction.tolist(), plan.density.tolist(), plan.outcome.tolist()
     ([1, 5], [1.0, 1.0], [1.0, 1.0], ['sync', 'idle_saturated'])
     """
-    demands = Demands.of(
-        compute_seconds,
-        send_seconds,
-        compute_joules,
-        send_joules,
-        energy_limit,
-        importance,
-        epochs,
-        data_fraction_min,
-        density_min,
-        exponent,
-    )
+    demands = Demands.of(compute_seconds, send_seconds, compute_joules, send_joules, energy_limit, **limits)
     return solve_demands(demands, check_number("deadline", deadline, low=0, above=True), equality)
 
 

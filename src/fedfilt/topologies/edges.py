@@ -3,14 +3,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedfilt.graph import Graph
-from fedfilt.graph.building import Building
+from fedfilt.topologies._building import InBuilding
 
 
 @dataclass(frozen=True)
-class Edges:
+class Edges(InBuilding):
     """Links from a CSV file with a header `a,b` or `a,b,weight` and a line per link, devices counted from 0.
 
-    `devices` says how many there are, or the building does: drawn with `rooms` rooms, or read from a file.
+    Without a `building`, `devices` is the number of devices and there are no rooms.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -20,9 +20,6 @@ class Edges:
     Graph(3 devices, 1 edge, 2 components)
     """
 
-    rooms: int = 4
-    devices: int | None = None
-    building: str = ""
     file: str = ""
 
     def __post_init__(self) -> None:
@@ -32,7 +29,7 @@ class Edges:
     def __call__(self, seed: int) -> Graph:
         if self.devices is not None and not self.building:
             return _read(Path(self.file), self.devices, None)
-        place = Building.of(self.building, self.rooms, self.devices, seed)
+        place = self.place(seed)
         return _read(Path(self.file), place.count, place.rooms)
 
 

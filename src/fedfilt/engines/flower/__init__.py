@@ -20,5 +20,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "flwr":
             raise
-        raise ValueError("engine.name = 'flower' needs Flower: pip install 'fedfilt[flower]'") from missing
+        from fedfilt.engines.flower._compat import MISSING
+
+        raise ValueError(f"engine.name = 'flower': {MISSING}") from missing
     return Flower

@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 log = logging.getLogger("fedfilt")
 
 SUPPORTED = "flwr>=1.41,<1.43"
+MISSING = f"this needs Flower ({SUPPORTED}): pip install 'fedfilt[flower]'"
 START = 300.0  # seconds that the process of an app may take to start
 SILENCE = 60.0  # seconds without a sign of life after which it is given up; as Flower has it
 MOST_OBJECTS = 8  # that a reply may consist of; ours have three
@@ -99,16 +100,14 @@ def internals(purpose: str) -> SimpleNamespace:
     try:
         found = version("flwr")
     except PackageNotFoundError:
-        raise ValueError("this needs Flower: pip install 'fedfilt[flower]'") from None
+        raise ValueError(MISSING) from None
     given = SimpleNamespace()
     for needed in NEEDED[purpose]:
         module, name, parameters = re.fullmatch(r"([\w.]+):([\w.]+)(?:\((.*)\))?", needed).groups()  # type: ignore[union-attr]
         try:
-            value: Any = import_module(module)
-            for step in name.split("."):
-                value = getattr(value, step)
-            if parameters:
-                inspect.signature(value).bind_partial(**dict.fromkeys(parameters.split(", ")))
+            value = _look_up(module, name)
+            if parameters is not None:
+                inspect.signature(value).bind_partial(**dict.fromkeys(parameters.split(", ") if parameters else ()))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise Unsupported(
                 f"Flower {found} is not supported, as {module}.{name} is not what fedfilt needs ({error}); "
@@ -117,6 +116,17 @@ def internals(purpose: str) -> SimpleNamespace:
         if "." not in name and not hasattr(given, name):
             setattr(given, name, value)
     return given
+
+
+def _look_up(module: str, name: str) -> Any:
+    """What a module has under a name: something of its own, or a module below it."""
+    value: Any = import_module(module)
+    if not hasattr(value, name.partition(".")[0]):
+        with suppress(ModuleNotFoundError):
+            import_module(f"{module}.{name}")
+    for step in name.split("."):
+        value = getattr(value, step)
+    return value
 
 
 # --- replies ------------------------------------------------------------------------------------------------------
