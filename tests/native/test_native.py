@@ -1,5 +1,6 @@
 """The native core computes what torch and SciPy define, at every level of the CPU, and says so where it cannot."""
 
+import ast
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ import sys
 import time
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,48 +31,61 @@ from fedfilt.training.recognise import Unknown, flops, recognise
 from fedfilt.training.rows import Layout, glorot
 from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.trainer import Trainer
+from helpers import ROOT, SLOW
 
-ROOT = Path(__file__).parents[1]
-SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -O1 -g"
+# Without optimisation all accesses stay, and compiling takes a quarter of the time
+WATCHED = ["-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SANITIZED = os.environ.get("FEDFILT_SANITIZED", "")  # the library, in the tests that sanitizers watch
+assert not SANITIZED or getattr(native._library(), "_name", native._library()) == SANITIZED
+
 each_level = pytest.mark.parametrize("level", native.available())
-EXAMPLES = 10 if os.environ.get("FEDFILT_SANITIZED") else 60
 
 
 def network(shape, convolutions, dense, bias=True, early_pool=False):
     """Convolutions are (outputs, kernel, stride, padding, pool); 1-D where the shape is (channels, length)."""
     convolve, pooling = (nn.Conv2d, nn.MaxPool2d) if len(shape) == 3 else (nn.Conv1d, nn.MaxPool1d)
-    layers, channels = [], shape[0]
+    layers: list[nn.Module] = []
+    channels = shape[0]
     for outputs, kernel, stride, padding, pool in convolutions:
         layers.append(convolve(channels, outputs, kernel, stride, padding, bias=bias))
-        after = [nn.ReLU()] if pool == 1 else [nn.ReLU(), pooling(pool)]
+        after: list[nn.Module] = [nn.ReLU()] if pool == 1 else [nn.ReLU(), pooling(pool)]
         layers += after[::-1] if early_pool else after
         channels = outputs
     layers.append(nn.Flatten())
     size = nn.Sequential(*layers)(torch.zeros(2, *shape)).shape[1]
     for i, outputs in enumerate(dense):
-        layers += [nn.ReLU()] * (i > 0) + [nn.Linear(size, outputs, bias=bias)]
+        layers += [*[nn.ReLU()] * (i > 0), nn.Linear(size, outputs, bias=bias)]
         size = outputs
     module = nn.Sequential(*layers)
     glorot(module, torch.Generator().manual_seed(7))
     return module
 
 
-NETWORKS = {
+LARGE = {
     "paper": ((1, 28, 28), [(32, 3, 2, 1, 2), (64, 3, 2, 1, 2)], [128, 10]),
     "leaf": ((1, 28, 28), [(32, 5, 1, 2, 2), (64, 5, 1, 2, 2)], [64, 62]),
     "colour, three blocks": ((3, 32, 32), [(16, 3, 1, 1, 2), (32, 3, 1, 1, 2), (64, 3, 1, 1, 2)], [64, 10]),
     "odd channels, no border": ((1, 28, 28), [(20, 5, 1, 0, 2), (50, 5, 1, 0, 2)], [100, 7]),
     "one block, one dense": ((1, 28, 28), [(8, 3, 1, 1, 2)], [10]),
+    "sensors": ((9, 128), [(64, 5, 1, 2, 2), (48, 5, 1, 0, 2), (16, 3, 2, 1, 2)], [100, 6]),
+}
+SMALL = {  # these also run under sanitizers, which take many times as long
+    "small paper": ((1, 14, 14), [(32, 3, 2, 1, 2), (64, 3, 2, 1, 2)], [40, 10]),
+    "small leaf": ((1, 9, 9), [(32, 5, 1, 2, 2), (70, 5, 1, 2, 2)], [33, 12]),
+    "small, three blocks": ((3, 10, 10), [(5, 3, 1, 1, 2), (20, 3, 1, 1, 2), (34, 3, 1, 1, 2)], [8, 4]),
     "no pool": ((2, 12, 12), [(24, 3, 2, 1, 1), (40, 3, 1, 0, 1)], [33, 5]),
     "pool of three": ((1, 20, 17), [(6, 3, 1, 1, 3), (5, 2, 1, 0, 2)], [9, 4]),
     "oblong": ((2, 9, 21), [(7, (3, 5), (1, 2), (1, 0), (1, 2)), (9, (2, 1), 1, 0, 1)], [8, 3]),
-    "sensors": ((9, 128), [(64, 5, 1, 2, 2), (48, 5, 1, 0, 2), (16, 3, 2, 1, 2)], [100, 6]),
+    "small sensors": ((9, 31), [(64, 5, 1, 2, 2), (48, 5, 1, 0, 2), (16, 3, 2, 1, 2)], [20, 6]),
     "sensors, no pool": ((3, 40), [(10, 7, 3, 3, 1)], [12, 8, 5]),
     "mlp": ((61,), [], [48, 3]),
     "deep mlp": ((1, 8, 8), [], [40, 17, 4]),
+    "more weights than the cache holds": ((9,), [], [301, 224, 3]),
+    "more pixels than fit at once": ((1, 16, 18), [(60, 1, 1, 0, 1), (8, 1, 1, 0, 1)], [3]),
     "logistic": ((60,), [], [10]),
     "two classes": ((1, 6, 6), [(1, 1, 1, 0, 1)], [2]),
 }
+NETWORKS = SMALL if SANITIZED else LARGE | SMALL
 
 
 def some_samples(shape, classes, count, dark=False, seed=0):
@@ -104,7 +119,10 @@ def check_equal(module, training, x, y, level, **how):
     assert ours[1] == pytest.approx(torchs[1], rel=1e-4, abs=1e-6)
     assert np.array_equal(ours[2], torchs[2])
     assert ours[3] == pytest.approx(torchs[3], rel=1e-4, abs=1e-5)
-    assert not np.array_equal(ours[0], Layout(module).row(module))
+    start = Layout(module).row(module)
+    moved = not np.array_equal(torchs[0], start)  # a black picture and no bias leave everything as it was
+    assert moved == (not np.array_equal(ours[0], start))
+    return moved
 
 
 @each_level
@@ -112,8 +130,22 @@ def check_equal(module, training, x, y, level, **how):
 @pytest.mark.parametrize("dark", [False, True], ids=["noise", "dark"])
 def test_a_round_equals_torch(name, level, dark):
     shape, convolutions, dense = NETWORKS[name]
-    x, y = some_samples(shape, dense[-1], 45, dark)
-    check_equal(network(shape, convolutions, dense), Training(0.05, 16), x, y, level, epochs=2)
+    x, y = some_samples(shape, dense[-1], 21 if SANITIZED else 45, dark)
+    assert check_equal(
+        network(shape, convolutions, dense), Training(0.05, 8 if SANITIZED else 16), x, y, level, epochs=2
+    )
+
+
+@each_level
+@pytest.mark.parametrize("count", range(1, 14))
+def test_every_size_of_a_tile_equals_torch(level, count):
+    """Tiles have up to 8 rows and 2 registers, gradients up to 12 registers; what is larger is cut into pieces."""
+    width = 4 * 2 ** native.LEVELS.index(level)
+    convolutions = [(count * width, 1, 1, 0, 1), (2 * count, 1, 1, 0, 1)]
+    x, y = some_samples((1, 2, 3), width, 2 * count)
+    for bias, momentum in ((True, 0.0), (False, 0.9)):
+        module = network((1, 2, 3), convolutions, [2 * width, width], bias=bias)
+        assert check_equal(module, Training(0.05, count, momentum), x, y, level)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -126,7 +158,7 @@ def test_flops_are_those_that_torch_counts(name):
 
 
 @each_level
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30 if SANITIZED else 60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_network_of_the_family_equals_torch(level, data):
     draw = data.draw
@@ -168,12 +200,14 @@ def test_the_engine_gives_the_same_bits_for_any_number_of_threads(level, monkeyp
     module = network(shape, convolutions, dense)
     sets = [some_samples(shape, 10, 20 + 7 * i, dark=True, seed=i) for i in range(6)]
     data = FederatedData.from_arrays(sets)
-    found = []
+    found: list[Any] = []
     for workers in (1, 2, 5):
         with Local(data, module, Training(), seed=1, workers=workers) as engine:
             row = engine.layout.row(module)
-            jobs = [Job(0, i, row, Plan(2, density=0.5)) for i in range(6)]
-            replies = [(r.update.copy(), r.loss, r.residual.copy()) for r in engine.train(jobs, math.inf)]
+            jobs = [Job(1, i, row, Plan(2, density=0.5)) for i in range(6)]
+            came = engine.train(jobs, math.inf)
+            replies = [(r.update.copy(), r.loss, r.residual.copy()) for r in came if r.residual is not None]
+            assert len(replies) == 6
             tests = engine.test(np.stack([row + update for update, _, _ in replies]))
             found.append((replies, tests))
     for replies, tests in found[1:]:
@@ -188,9 +222,9 @@ def test_the_engine_gives_the_same_bits_for_any_number_of_threads(level, monkeyp
 @each_level
 @pytest.mark.parametrize("what", ["rate", "picture", "weights"])
 def test_what_is_not_finite_ends_the_job_by_name(level, what):
-    shape, convolutions, dense = NETWORKS["paper"]
+    shape, convolutions, dense = NETWORKS["small paper"]
     module = network(shape, convolutions, dense)
-    x, y = some_samples(shape, 10, 40)
+    x, y = some_samples(shape, 10, 20)
     if what == "picture":
         x[7, 0, 3, 3] = np.nan
     elif what == "weights":
@@ -291,7 +325,7 @@ def test_falling_back_to_torch_is_said_once(caplog):
         for _ in range(3):
             with Local(data, module, Training(), workers=1) as engine:
                 row = engine.layout.row(module)
-                [reply] = engine.train([Job(0, 0, row, Plan(1))], math.inf)
+                [reply] = engine.train([Job(1, 0, row, Plan(1))], math.inf)
                 assert np.isfinite(reply.loss)
     assert [record.message for record in caplog.records] == [
         "torch trains this model, as the native core does not know it: SELU"
@@ -353,8 +387,8 @@ def test_a_failed_round_leaves_nothing_running():
     with Local(data, module, Training(), workers=2) as engine:
         row = engine.layout.row(module)
         with pytest.raises(Diverged):
-            list(engine.train([Job(0, i, row, Plan(3)) for i in range(2)], math.inf))
-        [reply] = engine.train([Job(0, 1, row, Plan(1))], math.inf)
+            list(engine.train([Job(1, i, row, Plan(3)) for i in range(2)], math.inf))
+        [reply] = engine.train([Job(1, 1, row, Plan(1))], math.inf)
         before = reply.update.copy()
         time.sleep(0.5)
         assert np.array_equal(before, reply.update)
@@ -387,14 +421,20 @@ def large_graph(count=600, parts=1, seed=0):
 @pytest.mark.parametrize("response", [Tikhonov(0.3), Tikhonov(1e6), Floor(10.0, 0.3)], ids=str)
 def test_filtering_equals_a_dense_solve(level, parts, response, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, level)
-    graph = large_graph(parts=parts)
+    monkeypatch.setattr(mixing, "DENSE_LIMIT", 100)  # otherwise only a large graph is solved
+    graph = large_graph(120 if SANITIZED else 600, parts)
     rng = np.random.default_rng(1)
     weights = rng.integers(1, 100, graph.count).astype(float)
     weights[::7] = 0
     signal = rng.standard_normal((graph.count, 301))
     exact = fedfilt.mixing_matrix(graph, response, weights) @ signal
-    calls = []
-    monkeypatch.setattr(native, "solve", lambda *a, solve=native.solve: calls.append(1) or solve(*a))
+    calls, solve = [], native.solve
+
+    def solve_and_count(*how):
+        calls.append(how)
+        return solve(*how)
+
+    monkeypatch.setattr(native, "solve", solve_and_count)
     mixing._prepare.cache_clear()
     for dtype, tolerance in ((np.float32, 2e-6), (np.float64, 1e-12)):
         given = signal.astype(dtype)
@@ -480,46 +520,61 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch):
     assert native.chosen() == (None, "built from other sources than these; install fedfilt again")
 
 
+def compile_cpp(*words):
+    return subprocess.run(["g++", *map(str, words)], capture_output=True, text=True, timeout=SLOW)
+
+
 def has_sanitizers(folder):
     source = folder / "one.cpp"
     source.write_text("int main() { return 0; }\n")
-    try:
-        command = ["g++", "-fsanitize=address,undefined", str(source), "-o", str(folder / "one")]
-        return subprocess.run(command, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
+    return bool(shutil.which("g++")) and compile_cpp(*WATCHED, source, "-o", folder / "one").returncode == 0
 
 
-@pytest.mark.skipif(bool(os.environ.get("FEDFILT_SANITIZED")), reason="runs inside itself")
-@pytest.mark.parametrize("wide", [False, True], ids=["as built", "16 wide"])
-def test_the_kernels_pass_under_sanitizers(tmp_path, wide):
-    """Address and undefined-behaviour sanitizers watch the same tests, with fewer examples.
+def sanitized(folder):
+    """A copy of the package whose core has all levels, watched by sanitizers; its Python path and the library.
 
-    Once all levels are built with the registers of AVX-512, so that its code is tested also where no CPU has it.
+    A level that this CPU lacks is built with the registers of that level, but without its instructions.
     """
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
+    home = folder / "src" / "fedfilt" / "native"
+    setup = ast.parse((ROOT / "setup.py").read_text())
+    [levels] = [
+        ast.literal_eval(n.value) for n in setup.body if isinstance(n, ast.Assign) and "LEVELS" in ast.unparse(n)
+    ]
+    lacking = {"avx2": ["-D__AVX2__"], "avx512": ["-D__AVX512F__"]}
+    flags = {level: own if level in native.available() else lacking.get(level, []) for level, own in levels.items()}
+    everywhere = [*WATCHED, "-std=c++17", "-fno-math-errno", "-Wno-psabi", "-fPIC", "-c", "-DFEDFILT_X86=1"]
+    core = [f'-DFEDFILT_SOURCES="{native.sources()}"', "-D__builtin_cpu_init()=0", "-D__builtin_cpu_supports(x)=1"]
+    parts = {"core": [*core, home / "core.cpp"]}
+    parts |= {level: [*own, f"-DLEVEL={level}", home / "kernels.cpp"] for level, own in flags.items()}
+    objects = [folder / f"{name}.o" for name in parts]
+    for target, words in zip(objects, parts.values(), strict=True):
+        done = compile_cpp(*everywhere, *words, "-o", target)
+        assert done.returncode == 0, done.stderr
+    library = home / f"core{EXTENSION_SUFFIXES[0]}"
+    done = compile_cpp(*WATCHED, "-shared", *objects, "-o", library)
+    assert done.returncode == 0, done.stderr
+    return folder / "src", library
+
+
+@pytest.mark.slow(25)
+def test_the_kernels_pass_under_sanitizers(tmp_path):
+    """Address and undefined-behaviour sanitizers watch the same tests at every level, with smaller numbers."""
     if not has_sanitizers(tmp_path):
         pytest.skip("the compiler has no sanitizers")  # "where the compiler has them": others still test the kernels
-    path = build(tmp_path, FEDFILT_NATIVE_FLAGS=SANITIZED + (" -D__AVX512F__ -Wno-psabi" if wide else ""))
-    library = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
+    path, library = sanitized(tmp_path)
     environment = {
         **os.environ,
         "PYTHONPATH": str(path),
-        "LD_PRELOAD": library,
+        "LD_PRELOAD": compile_cpp("-print-file-name=libasan.so").stdout.strip(),
         "ASAN_OPTIONS": "detect_leaks=0",
-        "FEDFILT_SANITIZED": "1",
+        "FEDFILT_SANITIZED": str(library),
     }
-    tests = ["equals_torch", "not_finite", "dense_solve", "as_numpy_does"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", "pyproject.toml"]
-    command += [
-        "--capture=sys",
-        "--rootdir",
-        str(ROOT),
-        str(ROOT / "tests" / "test_native.py"),
-        "-k",
-        " or ".join(tests),
-    ]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+    environment.pop(native.VARIABLE, None)
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-c", "pyproject.toml", "--capture=sys", "--rootdir"]
+    tests = "equals_torch or not_finite or dense_solve or as_numpy_does"
+    command = [sys.executable, "-m", "pytest", "-vv", *options, str(ROOT), str(Path(__file__).resolve()), "-k", tests]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SLOW)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
-    assert str(path) in subprocess.check_output(
-        [sys.executable, "-c", "from fedfilt import native; print(native._library()._name)"], env=environment, text=True
-    )
+    for level in native.LEVELS:
+        assert f"test_a_round_equals_torch[dark-small paper-{level}] PASSED" in ran.stdout

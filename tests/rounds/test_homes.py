@@ -2,32 +2,42 @@
 
 import json
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
 
 import fedfilt
 from fedfilt import Graph, vote
+from fedfilt._types import Table
 from fedfilt.data.deal import Sizes
 from fedfilt.data.samples import FederatedData
 from fedfilt.data.windows import Recording, windows
-from fedfilt.graph import similarity as homes
+from fedfilt.graph.similarity import alike
 from fedfilt.partitions import Wearers
 from fedfilt.rounds.voting import NOBODY, Rooms, probabilities
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
-from fedfilt.topologies import Topology
+from fedfilt.topologies import Homes
 from fedfilt.training.rows import Layout
+from fedfilt.training.trainer import Trainer
+from helpers import call, config_file
 
 # --- graphs -------------------------------------------------------------------------------------------------------
 
 
 def edges(**options):
-    return Topology(name="homes", **options).graph(seed=0).edges.tolist()
+    return Homes(**options)(seed=0).edges.tolist()
+
+
+def table(name="homes", **options):
+    """The table [graph] of a config."""
+    return from_table({"graph": {"name": name, **options}}).graph
 
 
 def test_devices_of_a_person_are_linked_and_people_in_many_ways(tmp_path):
@@ -38,24 +48,25 @@ def test_devices_of_a_person_are_linked_and_people_in_many_ways(tmp_path):
     assert len(edges(rooms=2, devices=4, between="everyone")) == 6
     assert edges(rooms=3) == []  # a person with one device has nobody to be linked with inside
     (tmp_path / "d.csv").write_text("a,b,distance\n0,1,1\n1,2,3\n0,2,9\n")
-    options = {"rooms": 3, "between": "distances", "file": str(tmp_path / "d.csv"), "k": 1}
+    options: Table = {"rooms": 3, "between": "distances", "file": str(tmp_path / "d.csv"), "k": 1}
     assert edges(**options) == [[0, 1], [1, 2]]
-    graph = Topology(name="homes", weight=0.5, **options).graph(0)
+    graph = Homes(weight=0.5, **options)(seed=0)
     assert graph.adjacency[0, 1] == pytest.approx(0.5 * np.exp(-1 / 4))  # mean distance 2
     assert graph.adjacency[1, 2] == pytest.approx(0.5 * np.exp(-9 / 4))
 
 
 def test_what_cannot_be_a_home_is_named(tmp_path):
-    for options, message in [
+    cases: list[tuple[Table, str]] = [
         ({"rooms": 3, "devices": 4}, "multiple of the 3 rooms"),
         ({"between": "distances"}, "file of the distances"),
         ({"between": "friends"}, r"unknown graph\.between 'friends'"),
         ({"weight": -1.0, "between": "everyone"}, r"graph\.weight must be"),
-    ]:
+    ]
+    for options, message in cases:
         with pytest.raises(ValueError, match=message):
-            Topology(name="homes", **options).graph(0)
-    with pytest.raises(ValueError, match=r"graph\.between means nothing for the graph 'paper'"):
-        Topology(name="paper", between="everyone")
+            table(**options).graph(seed=0)
+    with pytest.raises(ValueError, match="unknown key in graph 'between'"):
+        table("paper", between="everyone")
     for text, message in [
         ("a,b\n0,1\n", "header must be a,b,distance"),
         ("a,b,distance\n0,7,1\n", "line 2: must be two people from 0 to 2"),
@@ -64,7 +75,7 @@ def test_what_cannot_be_a_home_is_named(tmp_path):
     ]:
         (tmp_path / "d.csv").write_text(text)
         with pytest.raises(ValueError, match=message):
-            Topology(name="homes", rooms=3, between="distances", file=str(tmp_path / "d.csv")).graph(0)
+            Homes(rooms=3, between="distances", file=str(tmp_path / "d.csv"))(seed=0)
 
 
 def test_updates_that_are_alike_link_people():
@@ -72,31 +83,29 @@ def test_updates_that_are_alike_link_people():
     taste = rng.standard_normal((2, 40))
     updates = np.concatenate([taste[[0, 0]], taste[[1, 1]], taste[[0, 0]], taste[[1, 1]]])  # people 0 and 2, 1 and 3
     updates = updates + 0.1 * rng.standard_normal(updates.shape) + 5  # what all share says nothing
-    topology = Topology(name="homes", rooms=4, devices=8, between="updates", k=1)
+    topology = table(rooms=4, devices=8, between="updates", k=1)
     assert topology.learned
     graph = topology.graph(0, updates)
     between = {(i // 2, j // 2) for i, j in graph.edges.tolist() if i // 2 != j // 2}
     assert between == {(0, 2), (1, 3)}
-    assert topology.graph(0).edges.tolist() == Topology(name="homes", rooms=4, devices=8).graph(0).edges.tolist()
-    strong = Topology(name="homes", rooms=4, devices=8, between="everyone", reweigh=True).graph(0, updates)
+    assert topology.graph(0).edges.tolist() == edges(rooms=4, devices=8)  # without updates only what is not learned
+    strong = table(rooms=4, devices=8, between="everyone", reweigh=True).graph(0, updates)
     assert strong.adjacency[0, 4] > 10 * strong.adjacency[0, 2] > 0
-    # An independent way: scipy's correlation distance of the centred rows
-    from scipy.spatial.distance import cdist
-
+    # An independent way: SciPy's cosine distance of the centred rows
     centred = updates - updates.mean(axis=0)
     cosine = np.clip(1 - cdist(centred, centred, "cosine"), 0, 1) * (1 - np.eye(8))
-    np.testing.assert_allclose(homes.alike(updates), cosine, atol=1e-12)
+    np.testing.assert_allclose(alike(updates), cosine, atol=1e-12)
 
 
 @given(st.integers(2, 5), st.integers(1, 3), st.integers(0, 100))
 def test_a_shuffled_graph_is_the_same_graph_of_other_devices(people, each, seed):
     options = {"rooms": people, "devices": people * each, "between": "same_place", "weight": 0.5}
-    graph = Topology(name="homes", **options).graph(seed)
-    other = Topology(name="homes", shuffle=True, **options).graph(seed)
+    graph = table(**options).graph(seed)
+    other = table(shuffle=True, **options).graph(seed)
     np.testing.assert_allclose(other.frequencies, graph.frequencies, atol=1e-9)
     assert other.rooms.tolist() == graph.rooms.tolist()
-    assert Topology(name="homes", shuffle=True, **options).graph(seed).hash == other.hash
-    assert Topology(name="paper", shuffle=True).graph(seed).hash != Graph.paper().hash
+    assert table(shuffle=True, **options).graph(seed).hash == other.hash
+    assert table("paper", shuffle=True).graph(seed).hash != Graph.paper().hash
 
 
 def made_home(people=3, each=2, labels=3, length=40):
@@ -111,32 +120,72 @@ def made_home(people=3, each=2, labels=3, length=40):
     return windows("made", found, window=8, step=8, test_share=0.4)
 
 
-def home_run(folder, **changes):
-    table = {
-        "rounds": 4,
-        "partition": {"name": "wearers"},
-        "samples": {"train": 6, "local_test": "whole", "global_test": "whole"},
-        "graph": {"name": "homes", "rooms": 3, "devices": 6, "between": "updates", "k": 1},
-        "model": {"name": "mlp", "hidden": 8},
-        "training": {"learning_rate": 0.2, "batch_size": 4},
-        "evaluation": {"every": 2},
-        "engine": {"workers": 1},
-    }
-    config = from_table({**table, **changes})
-    rooms = np.arange(6) // 2
-    data = Wearers()(made_home(), rooms, config.samples, np.random.default_rng(0))
-    run = Run(config, data=data)
-    return run, list(play_in_folder(run, folder))
+HOME = {
+    "rounds": 4,
+    "partition": {"name": "wearers"},
+    "samples": {"train": 6, "local_test": "whole", "global_test": "whole"},
+    "graph": {"name": "homes", "rooms": 3, "devices": 6, "between": "updates", "k": 1},
+    "model": {"name": "mlp", "hidden": 8},
+    "training": {"learning_rate": 0.2, "batch_size": 4},
+    "evaluation": {"every": 2},
+    "engine": {"workers": 1},
+}
+
+
+def home_run():
+    """Three people with two devices each, linked by what the devices learn first."""
+    config = from_table(HOME)
+    data = Wearers()(made_home(), np.arange(6) // 2, config.samples, np.random.default_rng(0))
+    return Run(config, data=data)
 
 
 def test_a_run_learns_its_graph_and_says_which(tmp_path):
-    run, _ = home_run(tmp_path / "a")
-    again, _ = home_run(tmp_path / "b")
-    assert run.graph.hash == again.graph.hash
-    assert len(run.graph.edges) > 3
-    assert json.loads((tmp_path / "a" / "environment.json").read_text())["graph_hash"] == run.graph.hash
-    one, two = (json.loads((tmp_path / x / "result.json").read_text())["models_sha256"] for x in "ab")
-    assert one == two
+    one, two = home_run(), home_run()
+    for run, folder in ((one, tmp_path / "a"), (two, tmp_path / "b")):
+        assert len(list(play_in_folder(run, folder))) == 4
+    assert one.graph.hash == two.graph.hash
+    assert len(one.graph.edges) > 3
+    assert json.loads((tmp_path / "a" / "environment.json").read_text())["graph_hash"] == one.graph.hash
+    first, second = (json.loads((tmp_path / x / "result.json").read_text())["models_sha256"] for x in "ab")
+    assert first == second
+
+
+def test_to_build_a_run_trains_nothing_and_a_graph_is_learned_once(monkeypatch):
+    trained, train = [], Trainer.train
+
+    def count(*arguments, **where):
+        trained.append((where["round"], where["device"], where["epochs"]))
+        return train(*arguments, **where)
+
+    monkeypatch.setattr(Trainer, "train", count)
+    run = home_run()
+    assert trained == []
+    assert not run.learned
+    assert len(run.graph.edges) == 3  # what is not learned is there
+    with pytest.raises(ValueError, match=r"call learn_graph\(\) first"), run.experiment():
+        pass
+    run.learn_graph()
+    assert trained == [(1, device, 1) for device in range(6)]  # one epoch on every device
+    graph = run.graph
+    assert len(graph.edges) > 3
+    run.learn_graph()
+    assert len(trained) == 6
+    assert run.graph is graph
+    with run.experiment() as experiment:
+        assert experiment.graph is graph
+
+
+def test_a_plan_of_a_learned_graph_trains_nothing(tmp_path, monkeypatch):
+    def refuse(*arguments, **where):
+        raise AssertionError("nothing may be trained")
+
+    monkeypatch.setattr(Trainer, "train", refuse)
+    learned = {"name": "homes", "rooms": 4, "devices": 20, "between": "updates"}
+    done = call("plan", config_file(tmp_path, graph=learned), "--out", tmp_path / "plan.html", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["devices"]) == 20
+    with pytest.raises(AssertionError, match="nothing may be trained"):  # and a run does train
+        call("run", config_file(tmp_path, graph=learned), "--out", tmp_path / "run")
 
 
 # --- the vote -----------------------------------------------------------------------------------------------------
@@ -170,7 +219,7 @@ def test_vote_against_a_loop(devices, moments, labels, seed):
 
 def test_bad_votes_are_named():
     good = np.full((2, 3, 2), 0.5)
-    for arguments, message in [
+    cases: list[tuple[Any, str]] = [
         ((np.zeros((0, 3, 2)),), r"one device and two labels at least, got \(0, 3, 2\)"),
         ((np.zeros((2, 3)),), "must have shape"),
         ((-good,), "must be >= 0 and finite"),
@@ -180,7 +229,8 @@ def test_bad_votes_are_named():
         ((good, "weighted", [0.5]), r"accuracy must have shape \(2,\)"),
         ((good, "weighted", [0.5, 1.5]), "accuracy must be from 0 to 1"),
         ((good, "mean", [0.5, 0.5]), "accuracy means nothing"),
-    ]:
+    ]
+    for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
             vote(*arguments)
     assert vote(np.full((1, 2, 2), np.nan)).tolist() == [NOBODY, NOBODY]

@@ -9,20 +9,15 @@ from hypothesis import strategies as st
 from fedfilt import Graph, Updates
 from fedfilt import _parts as parts
 from fedfilt.aggregators import FedAvg, GFedFilt
-from fedfilt.data.deal import Sizes
-from fedfilt.data.windows import Recording, windows
 from fedfilt.filters import Tikhonov
 from fedfilt.mixing import mixing_matrix
 from fedfilt.models import Motifs
-from fedfilt.partitions import Wearers
 from fedfilt.rounds.kinds import ByKind, Kinds
 from fedfilt.rounds.play import play
 from fedfilt.rounds.timeline import Event, Timeline
-from fedfilt.runs.build import Run
-from fedfilt.runs.config import from_table
 from fedfilt.training.rows import Layout
+from helpers import KINDS, sure, unlike_run
 
-KINDS = ("watch", "phone", "watch", "phone", "watch", "phone")
 GRAPH = Graph.from_rooms([0, 0, 1, 1, 2, 2], links=[(0, 2), (2, 4), (1, 3), (3, 5)])
 GRAPH = Graph(GRAPH.adjacency, rooms=GRAPH.rooms, kinds=KINDS)
 
@@ -79,33 +74,6 @@ def test_which_columns_are_the_encoders():
         Graph([[0, 1], [1, 0]], kinds=("watch",))
 
 
-def unlike_run(mix="trunk", events=(), rule="gfedfilt"):
-    rng = np.random.default_rng(0)
-    found = []
-    for device, kind in enumerate(KINDS):
-        for label in range(3):
-            signal = np.sin(np.arange(60)[:, None] * (label + 1) / 3 + np.arange(4)) + 0.3 * rng.standard_normal(
-                (60, 4)
-            )
-            signal[:, 2 if kind == "watch" else 4 :] = 0
-            found.append(Recording(device, device // 2, label, signal))
-    samples = windows("made", found, window=10, step=10, kinds=KINDS)
-    config = from_table(
-        {
-            "rounds": 3,
-            "graph": {"name": "homes", "rooms": 3, "devices": 6, "between": "same_place"},
-            "partition": "wearers",
-            "model": {"name": "motifs", "filters": 8, "latent": 3},
-            "aggregator": rule,
-            "kinds": {"mix": mix},
-            "engine": {"workers": 1},
-            "events": events,
-        }
-    )
-    data = Wearers()(samples, np.arange(6) // 2, Sizes(9, "whole", "whole"), np.random.default_rng(0))
-    return Run(config, data=data)
-
-
 def test_a_run_with_unlike_sensors_keeps_encoders_apart_and_unused_weights_untouched():
     run = unlike_run(rule="fedavg")
     with run.experiment() as experiment:
@@ -137,8 +105,8 @@ def test_a_device_of_a_kind_joins_with_its_kinds_encoder():
         for state, _ in play(run.start(), experiment):
             if state.round == 2:
                 break
-        begun = run.events.begin(state, experiment)
+        begun = sure(run.events).begin(state, experiment)
     encoder = Kinds().private(run.layout)
     np.testing.assert_allclose(begun.models[4, encoder], state.models[0, encoder], rtol=1e-5)
     np.testing.assert_allclose(begun.models[4, ~encoder], state.models[1, ~encoder], rtol=1e-5)
-    assert Timeline([Event(round=2, leave=0)], run.graph, 3).at(1).among.kinds == KINDS[1:]
+    assert Timeline([Event(round=2, leave=0)], run.graph, 3).at(2).among.kinds == KINDS[1:]

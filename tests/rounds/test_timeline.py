@@ -1,29 +1,27 @@
 """Devices come, go and move: the graph, the models, the plans, the records and a resumed run follow."""
 
-import json
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
 import torch
 
-from fedfilt import Graph, fit
+from fedfilt import Graph, fit, mixing, rounds
 from fedfilt.aggregators import FedAvg, GFedFilt, Local, RoomAverage
 from fedfilt.filters import Tikhonov
 from fedfilt.mixing import mixing_matrix
 from fedfilt.populations import Paper
-from fedfilt.rounds import types as rounds
+from fedfilt.rounds import Happening
 from fedfilt.rounds.play import play
+from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
 from fedfilt.rounds.types import Evaluation, Experiment, Reply, State
 from fedfilt.runs.build import Run
 from fedfilt.runs.checkpoint import load_state
 from fedfilt.runs.config import from_table, load
-from fedfilt.runs.lines import lines
+from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.schedulers import Everything, SameDeadline
+from fedfilt.show.words import happening
+from helpers import ENDLESS, SMALL, as_far_as, command, finish, killed, some_data, sure
 
 PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)], rooms=["a", "a", "b", "b"])
 
@@ -38,7 +36,7 @@ class Steps:
     def test(self, models):
         hits = np.zeros((len(models), 2, 2), np.int64)
         hits[:, 0, 0] = 10
-        return rounds.Tests(hits, hits)
+        return rounds.Tests(hits, hits, np.arange(len(models)) + 0.5, np.arange(len(models)) + 1.5)
 
 
 def played(events, rule=None, last=6):
@@ -50,7 +48,7 @@ def played(events, rule=None, last=6):
 
 
 def by_hand(models, present, online, links, mu=1.0):
-    """A round in plain linear algebra: (N + μL) x = N (models + steps) among those who are present."""
+    """A round in plain linear algebra: (N + μL) x = N (models + steps) among the devices that are there."""
     links = np.asarray(links, float)
     there = np.flatnonzero(present)
     a = links[np.ix_(there, there)]
@@ -97,20 +95,45 @@ def test_a_device_joins_leaves_moves_and_is_offline_exactly_as_by_hand():
     np.testing.assert_allclose(found[5][0].models, models, rtol=1e-5)
     np.testing.assert_allclose(found[5][0].models[2], left, rtol=1e-5)  # its row waits
     records = [record for _, record in found]
-    assert [record.events for record in records] == [
+    happened = [
         (),
-        ("device 3 joins from neighbours",),
-        ("device 3 moves to [0]",),
-        ("device 1 is offline until round 6",),
-        ("device 2 leaves",),
-        ("device 1 is back online",),
+        (Happening(2, 3, "join", {"start": "neighbours"}),),
+        (Happening(3, 3, "move", {"links": [0]}),),
+        (Happening(4, 1, "offline", {"until": 6}),),
+        (Happening(5, 2, "leave"),),
+        (Happening(6, 1, "online"),),
+    ]
+    assert [record.events for record in records] == happened
+    assert [happening(event) for events in happened for event in events] == [
+        "device 3 joins from neighbours",
+        "device 3 moves to [0]",
+        "device 1 is offline until round 6",
+        "device 2 leaves",
+        "device 1 is back online",
     ]
     assert [record.away for record in records] == [(3,), (), (), (1,), (1, 2), (2,)]
     assert records[0].schedule.plans[3].outcome == "away"
     assert records[3].schedule.plans[1].outcome == "offline"
-    assert records[0].mixed.local_test.sum(axis=(1, 2)).tolist() == [10, 10, 10, 0]  # who is away is not counted
+    assert records[0].mixed.local_test.sum(axis=(1, 2)).tolist() == [
+        10,
+        10,
+        10,
+        0,
+    ]  # a device that is away is not counted
     assert records[3].mixed.local_test.sum(axis=(1, 2)).tolist() == [10] * 4
     assert np.isnan(records[3].losses[1])
+
+
+def test_losses_of_tests_survive_events_and_are_nan_for_devices_that_are_away():
+    records = [record for _, record in played([Event(round=2, join=3), Event(round=3, offline=1), Event(4, leave=2)])]
+    for record, away in zip(records, [[3], [], [], [2], [2], [2]], strict=True):  # offline devices are tested
+        for found, first in ((record.mixed.local_loss, 0.5), (record.mixed.global_loss, 1.5)):
+            expected = np.arange(4) + first
+            expected[away] = np.nan
+            np.testing.assert_array_equal(found, expected)
+    losses = summary(records[0].mixed, some_data(classes=2))
+    assert losses["local"]["loss"] == pytest.approx((0.5 + 1.5 + 2.5) / 3)
+    assert losses["global"]["loss"] == pytest.approx((1.5 + 2.5 + 3.5) / 3)
 
 
 def test_an_offline_device_catches_up():
@@ -131,8 +154,8 @@ def test_where_a_device_starts(rule, start):
     experiment = Experiment(PATH, rule, Everything(1), Steps(), hardware, 6, 8, events=timeline)
     found = timeline.begin(state, experiment)
     np.testing.assert_array_equal(found.models[:3], before.models[:3])  # nobody else is touched
-    assert (found.residuals[3] == 0).all()
-    assert (found.residuals[:3] == 1).all()
+    assert (sure(found.residuals)[3] == 0).all()
+    assert (sure(found.residuals)[:3] == 1).all()
     mean = before.models[:3].mean(axis=0)
     if start == "own" or (isinstance(rule, Local) and start == "neighbours"):
         assert (found.models[3] == 0).all()
@@ -148,7 +171,7 @@ def test_a_device_that_joins_without_links_starts_from_the_first_model():
     found = played([Event(round=3, join=3, links=())])
     np.testing.assert_allclose(found[2][0].models[3], [4, 4])  # 0 + its own step
     rejoined = played([Event(round=2, leave=3), Event(round=4, join=3)])
-    assert rejoined[3][1].events == ("device 3 joins from neighbours",)
+    assert rejoined[3][1].events == (Happening(4, 3, "join", {"start": "neighbours"}),)
     assert (rejoined[3][0].models[3] > rejoined[1][0].models[3]).all()
 
 
@@ -163,7 +186,7 @@ def test_a_device_moves_into_another_room():
         Timeline([Event(round=2, move=1, room="b")], Graph.from_edges(2, [], rooms=[0, 1]), 5)
 
 
-def test_the_deadline_is_that_of_who_is_there():
+def test_the_deadline_is_that_of_the_devices_that_are_there():
     hardware = Paper().draw(np.array([10, 10, 10, 100_000]), 8, np.random.default_rng(0))
     timeline = Timeline([Event(round=3, join=3)], PATH, 5)
     experiment = Experiment(PATH, GFedFilt(), SameDeadline(), Steps(), hardware, 5, 8, Evaluation(), events=timeline)
@@ -223,7 +246,7 @@ def test_events_from_python():
     rng = np.random.default_rng(0)
     train = [(rng.standard_normal((12, 3)), rng.integers(0, 2, 12)) for _ in range(4)]
     fitted = fit(train, torch.nn.Linear(3, 2), PATH, rounds=4, events=[Event(round=3, join=3)], evaluate_every=1)
-    assert [record.events for record in fitted.records][2] == ("device 3 joins from neighbours",)
+    assert [record.events for record in fitted.records][2] == (Happening(3, 3, "join", {"start": "neighbours"}),)
     assert np.isnan(fitted.records[0].losses[3])
     assert np.isfinite(fitted.records[3].losses[3])
 
@@ -235,29 +258,26 @@ SCRIPT = [
     {"round": 10, "leave": 0},
 ]
 TABLE = {
+    **SMALL,
     "rounds": 12,
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": 8},
-    "samples": {"train": 20, "local_test": 10, "global_test": 20},
-    "graph": {"name": "paper"},
     "scheduler": {"name": "everything", "density": 0.3},
     "evaluation": {"every": 3},
-    "engine": {"workers": 1},
     "checkpoint": {"every": 1},
     "events": SCRIPT,
 }
 
 
 def finished(folder, **changes):
-    run = Run(from_table({**TABLE, **changes}))
-    list(play_in_folder(run, folder, resume=folder.exists()))
-    return json.loads((folder / "result.json").read_text())["models_sha256"]
+    return finish(folder, resume=folder.exists(), **{**TABLE, **changes})["models_sha256"]
 
 
-def test_a_run_with_events_says_so_and_counts_only_who_is_there(tmp_path):
+def test_a_run_with_events_says_so_and_counts_only_devices_that_are_there(tmp_path):
     finished(tmp_path / "run")
-    found = {line["round"]: line for line in lines(tmp_path / "run")}
-    assert found[4]["events"] == ["device 3 joins from neighbours"]
+    found = {line["round"]: line for line in read_lines(tmp_path / "run")}
+    assert found[4]["events"] == [{"what": "join", "device": 3, "start": "neighbours"}]
+    assert found[7]["events"] == [{"what": "move", "device": 5, "links": [0]}]
+    assert found[9]["events"] == [{"what": "online", "device": 1}]
+    assert found[5]["events"] == []
     assert [found[r]["away"] for r in (1, 4, 6, 9, 10)] == [[3], [], [1], [], [0]]
     assert found[3]["mixed"]["local"]["devices"][3] is None
     assert found[6]["mixed"]["local"]["devices"][3] is not None
@@ -266,7 +286,7 @@ def test_a_run_with_events_says_so_and_counts_only_who_is_there(tmp_path):
     assert finished(tmp_path / "other", events=[]) != finished(tmp_path / "again")
     whole = {**TABLE["samples"], "local_test": "whole", "global_test": "whole"}
     finished(tmp_path / "whole", samples=whole)
-    assert lines(tmp_path / "whole")[2]["mixed"]["local"]["devices"][3] is None
+    assert read_lines(tmp_path / "whole")[2]["mixed"]["local"]["devices"][3] is None
 
 
 @pytest.mark.parametrize("stop", [3, 5, 6, 8, 10])
@@ -282,20 +302,14 @@ def test_resumed_between_events_gives_the_same_bits(tmp_path, stop):
     assert finished(tmp_path / "part") == whole
 
 
+@pytest.mark.slow(6)
 def test_killed_and_resumed_gives_the_same_bits(tmp_path):
-    whole = finished(tmp_path / "whole")
-    (tmp_path / "x.toml").write_text(from_table(TABLE).toml())
-    words = ["run", str(tmp_path / "x.toml"), "--out", str(tmp_path / "part")]
-    code = "import sys; from fedfilt.cli import app; app(sys.argv[1:])"
-    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    log = tmp_path / "part" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None and not (log.exists() and log.stat().st_size > 3000):
-        time.sleep(0.005)
-    process.kill()
-    process.communicate(timeout=20)
-    assert (tmp_path / "part" / "config.toml").exists()
-    assert finished(tmp_path / "part") == whole
+    changes = {**TABLE, **ENDLESS}
+    path, folder = tmp_path / "x.toml", tmp_path / "part"
+    path.write_text(from_table(changes).toml())
+    killed(command("run", path, "--out", folder), ready=lambda: len(read_lines(folder)) > 4)
+    last = max(12, len(read_lines(folder)) + 1)
+    assert as_far_as(last, folder, **changes) == as_far_as(last, tmp_path / "whole", **changes)
 
 
 def test_a_changed_script_is_not_resumed(tmp_path):
@@ -304,9 +318,7 @@ def test_a_changed_script_is_not_resumed(tmp_path):
         finished(tmp_path / "run", events=SCRIPT[:1])
 
 
-def test_the_graph_is_factored_anew_only_when_it_changes():
-    from fedfilt import mixing
-
+def test_the_graph_is_factored_again_only_when_it_changes():
     mixing._prepare.cache_clear()
     played([Event(round=4, leave=3)], last=12)
     assert mixing._prepare.cache_info().misses == 2
@@ -321,6 +333,6 @@ def test_a_big_graph_stays_sparse():
     count = 20_000
     graph = Graph.from_edges(count, [(i, i + 1) for i in range(count - 1)])
     timeline = Timeline([Event(round=2, join=5), Event(round=3, move=7, links=((7, 100),))], graph, 4)
-    before, joined, moved = (timeline.at(played).among for played in (0, 1, 2))
+    before, joined, moved = (timeline.at(round).among for round in (1, 2, 3))
     assert (before.count, joined.count, moved.count) == (count - 1, count, count)
     assert (len(before.edges), len(joined.edges), len(moved.edges)) == (count - 3, count - 1, count - 2)

@@ -1,25 +1,23 @@
-"""What goes over the wire, what it costs in simulated time, and what happens to who is late."""
+"""What goes over the wire, what it costs in simulated time, and what happens to late devices."""
 
 import json
 import math
-import os
-import signal
 import socket
 import subprocess
 import threading
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from test_runs import call, command, config_file, finish
-from test_training import a_net, some_data
+from safetensors.numpy import load_file
 from torch import nn
 
 from fedfilt import Graph
 from fedfilt import _parts as parts
+from fedfilt._types import Table
 from fedfilt.aggregators import Local
 from fedfilt.engines._simulated import Simulated
 from fedfilt.engines.local import Local as LocalEngine
@@ -28,7 +26,7 @@ from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Evaluation, Experiment, State
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
-from fedfilt.runs.lines import lines
+from fedfilt.runs.lines import read_lines
 from fedfilt.schedulers.everything import Everything
 from fedfilt.sparsifiers import TopK
 from fedfilt.system.lateness import Lateness
@@ -37,6 +35,23 @@ from fedfilt.system.wire import HEADER, pack, unpack, values_within, wire_size
 from fedfilt.training import profiling
 from fedfilt.training.rows import Layout
 from fedfilt.training.sgd import Training
+from helpers import (
+    ENDLESS,
+    SLOW,
+    a_net,
+    as_far_as,
+    call,
+    command,
+    config_file,
+    finish,
+    killed,
+    later,
+    process,
+    some_data,
+    started,
+    sure,
+    until,
+)
 
 updates = arrays.arrays(np.float32, st.integers(1, 300), elements=st.floats(-100, 100, width=32))
 
@@ -93,7 +108,7 @@ def test_broken_updates_are_refused(content):
 @pytest.mark.parametrize("name", parts.names("sparsifiers"))
 def test_sparsifier_contract(name):
     rule = parts.find("sparsifiers", name)()
-    assert ">>>" in type(rule).__doc__
+    assert ">>>" in sure(type(rule).__doc__)
     update = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     content, left = rule(update, None, 1.0)
     assert len(content) == rule.full_bytes(1000)
@@ -131,7 +146,7 @@ def test_half_precision_keeps_its_rounding_error_on_the_device():
     update = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     content, left = TopK(half=True)(update, None, 1.0)
     assert len(content) == wire_size(1000, 1000, half=True) < 0.51 * wire_size(1000, 1000)
-    assert 0 < abs(left).max() < 1e-2
+    assert 0 < abs(sure(left)).max() < 1e-2
     assert TopK(half=True, error_feedback=False)(update, None, 1.0)[1] is None
 
 
@@ -139,7 +154,7 @@ def test_half_precision_is_charged_as_it_is_sent(tmp_path):
     whole = finish(tmp_path / "whole", rounds=2)["totals"]["bytes"]
     half = finish(tmp_path / "half", rounds=2, sparsifier={"half": True})["totals"]["bytes"]
     assert 0.49 < half / whole < 0.51
-    planned = {"scheduler": {"name": "same_deadline", "deadline": "fastest_full"}, "devices": "prescribed"}
+    planned: Table = {"scheduler": {"name": "same_deadline", "deadline": "fastest_full"}, "devices": "prescribed"}
     totals = finish(tmp_path / "planned", rounds=2, sparsifier={"half": True}, **planned)["totals"]
     assert totals["I_7_desync_seconds"] < 0.3 * totals["I_6_latency_seconds"]
 
@@ -164,8 +179,8 @@ def test_workers_cut_down_updates_in_the_same_way():
     found = []
     for workers in (1, 2):
         with LocalEngine(data, module, Training(0.1, 8), 1, workers) as engine:
-            jobs = [Job(0, i, row, Plan(2, 1.0, 0.2), owed if i else None) for i in range(4)]
-            found.append([(r.size, r.update.copy(), r.residual.copy()) for r in engine.train(jobs, math.inf)])
+            jobs = [Job(1, i, row, Plan(2, 1.0, 0.2), owed if i else None) for i in range(4)]
+            found.append([(r.size, r.update.copy(), sure(r.residual).copy()) for r in engine.train(jobs, math.inf)])
     for (size, update, left), (other, same, rest) in zip(*found, strict=True):
         assert size == other <= 0.2 * wire_size(len(row), len(row))
         np.testing.assert_array_equal(update, same)
@@ -181,7 +196,7 @@ def simulated_round(lateness, error=0.0, deadline=math.inf, count=20):
     devices = Paper(error=error).draw(np.full(count, 30), 76, np.random.default_rng(0))
     row = Layout(module).row(module)
     with LocalEngine(data, module, Training(), 0, 1) as inner:
-        jobs = [Job(0, i, row, Plan(3)) for i in range(count)]
+        jobs = [Job(1, i, row, Plan(3)) for i in range(count)]
         return devices, list(Simulated(inner, devices, 0, lateness).train(jobs, deadline))
 
 
@@ -229,21 +244,21 @@ def test_a_late_device_is_absent_and_its_residual_stays():
     assert record.late.sum() == 1
     (late,) = np.flatnonzero(record.late)
     np.testing.assert_array_equal(state.models[late], start[late])
-    np.testing.assert_array_equal(state.residuals[late], owed[late])
+    np.testing.assert_array_equal(sure(state.residuals)[late], owed[late])
     assert record.samples[late] == 0
     others = [i for i in range(3) if i != late]
-    assert not state.residuals[others].any()  # sent in full
+    assert not sure(state.residuals)[others].any()  # sent in full
     assert (state.models[others] != start[others]).any()
 
 
 def test_records_and_totals(tmp_path):
-    changes = {"devices": {"name": "prescribed", "variability": 0.1}, "rounds": 3}
+    changes: Table = {"devices": {"name": "prescribed", "variability": 0.1}, "rounds": 3}
     plain = finish(tmp_path / "plain", **changes)["totals"]
     planned = finish(tmp_path / "planned", **changes, scheduler="same_deadline")["totals"]
     assert planned["I_6_latency_seconds"] < 0.2 * plain["I_6_latency_seconds"]
     assert planned["I_7_desync_seconds"] < 0.02 * plain["I_7_desync_seconds"]
     assert planned["bytes"] < 0.3 * plain["bytes"]
-    rounds = [line["time"] for line in lines(tmp_path / "plain")]
+    rounds = [line["time"] for line in read_lines(tmp_path / "plain")]
     assert plain["I_6_latency_seconds"] == pytest.approx(sum(r["latency"] for r in rounds))
     run = Run(from_table({"data": "digits", "model": "mlp", "samples": {"train": 20, "local_test": 10}}))
     assert plain["I_5_flops"] == 3 * 20 * 3 * 20 * (2 * 2 * (64 * 16) + 3 * 2 * (16 * 10))
@@ -254,35 +269,31 @@ def test_records_and_totals(tmp_path):
         assert total == pytest.approx(rounds[0]["latency"], rel=1e-4)
 
 
+@pytest.mark.slow(10)
 def test_killed_and_resumed_keeps_the_residuals(tmp_path):
-    changes = {"rounds": 60, "checkpoint": {"every": 1}, "scheduler": "same_deadline", "devices": "prescribed"}
-    whole = finish(tmp_path / "whole", **changes)
+    changes = {**ENDLESS, "scheduler": "same_deadline", "devices": "prescribed"}
     path, folder = config_file(tmp_path, **changes), tmp_path / "killed"
     saved = folder / "checkpoint" / "state.safetensors"
+
+    def stamp():
+        return saved.stat().st_mtime_ns if saved.exists() else 0
+
     for _ in range(3):
-        before = saved.stat().st_mtime_ns if saved.exists() else 0
-        process = subprocess.Popen(
-            command("run", path, "--out", folder, "--resume"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (saved.exists() and saved.stat().st_mtime_ns > before):
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert 0 < len(lines(folder)) < 60
-    assert finish(folder, resume=True, **changes)["models_sha256"] == whole["models_sha256"]
+        words, before = command("run", path, "--out", folder, "--resume"), stamp()
+        killed(words, ready=partial(later, stamp, before))
+    last = len(read_lines(folder)) + 2
+    assert "residuals" in load_file(saved)
+    assert as_far_as(last, folder, **changes) == as_far_as(last, tmp_path / "whole", **changes)
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(4)
 def test_plan_command(tmp_path):
     picture = tmp_path / "plan.html"
     path = config_file(tmp_path, scheduler="same_deadline", devices="prescribed")
-    done = call("plan", path, "--out", picture, "--json")
+    done = process("plan", path, "--out", picture, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["heterogeneity"] == pytest.approx(0.31)
@@ -297,10 +308,12 @@ def test_plan_command(tmp_path):
     assert "epochs must be (fewest, most)" in wrong.stderr
 
 
-def test_profile_command_measures_this_machine_and_its_uplink():
-    listener = subprocess.Popen(command("profile", "--listen", 0), stdout=subprocess.PIPE, text=True)
-    try:
-        port = listener.stdout.readline().strip().rpartition(":")[2]
+@pytest.mark.slow(5)
+def test_profile_command_measures_this_machine_and_its_uplink(monkeypatch):
+    with started(command("profile", "--listen", 0), stdout=subprocess.PIPE, text=True) as listener:
+        assert listener.stdout is not None
+        with listener.stdout as said:
+            port = said.readline().strip().rpartition(":")[2]
         words = ["--model", "mlp", "--shape", "1,8,8", "--name", "watch", "--send-to", f"127.0.0.1:{port}"]
         done = call("profile", *words, "--size", 200_000)
         assert done.returncode == 0, done.stderr
@@ -308,27 +321,23 @@ def test_profile_command_measures_this_machine_and_its_uplink():
         assert head == "device,seconds_per_sample,bits_per_second"
         name, seconds, rate = line.split(",")
         assert name == "watch"
-        assert 0 < float(seconds) < 0.1
-        assert float(rate) > 1e6
-        assert listener.wait(timeout=10) == 0
-    finally:
-        listener.kill()
-        listener.stdout.close()
+        assert float(seconds) > 0
+        assert float(rate) > 0
+        assert listener.wait(SLOW) == 0
+    monkeypatch.setattr(profiling, "seconds_per_sample", lambda *_: 0.001)
     assert "HOST:PORT" in call("profile", "--model", "mlp", "--send-to", "nowhere").stderr
 
 
 def test_listening_takes_no_more_than_it_is_told_and_ends_by_itself():
-    ports, done = [], threading.Event()
-
-    def serve():
-        profiling.listen("127.0.0.1", 0, ports.append, times=2, seconds=5)
-        done.set()
-
-    threading.Thread(target=serve, daemon=True).start()
-    while not ports:
-        time.sleep(0.01)
+    ports: list[int] = []
+    serving = threading.Thread(
+        target=lambda: profiling.listen("127.0.0.1", 0, ports.append, times=2, seconds=SLOW), daemon=True
+    )
+    serving.start()
+    until(lambda: ports, "the server's port")
     with socket.create_connection(("127.0.0.1", ports[0])) as link:
         link.sendall((1 << 60).to_bytes(8, "big"))  # an absurd size is refused
         assert link.recv(1) == b""
-    assert profiling.bits_per_second("127.0.0.1", ports[0], 100_000) > 0
-    assert done.wait(5)
+    assert profiling.bits_per_second("127.0.0.1", ports[0], 100_000, seconds=SLOW) > 0
+    serving.join(SLOW)
+    assert not serving.is_alive()

@@ -1,6 +1,5 @@
 from dataclasses import dataclass
 
-from fedfilt._checks import check_count
 from fedfilt.graph import Graph
 
 
@@ -15,7 +14,8 @@ class Paper:
     devices: int = 20
 
     def __post_init__(self) -> None:
-        check_count("graph.devices", self.devices, low=20, high=20)
+        if self.devices != 20:
+            raise ValueError(f"graph.devices must be 20 for this graph, got {self.devices!r}")
 
     def __call__(self, seed: int) -> Graph:
         return Graph.paper()
