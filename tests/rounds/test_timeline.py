@@ -203,7 +203,7 @@ def test_the_deadline_is_that_of_the_devices_that_are_there():
         ([{"round": 0, "leave": 1}], r"events\.round must be a whole number >= 1, got 0"),
         ([{"round": 3, "leave": 1}, {"round": 4, "leave": 1}], "device 1 cannot leave in round 4: it is not there"),
         ([{"round": 3, "leave": 1}, {"round": 4, "offline": 1}], "device 1 cannot be offline in round 4"),
-        ([{"round": 2}], "must say who: join, leave, move or offline"),
+        ([{"round": 2}], "must name a device that joins, leaves, moves or is offline"),
         ([{"round": 2, "join": 1, "leave": 1}], "must name a device once"),
         ([{"round": 2, "move": 1}], "a move needs its new links"),
         ([{"round": 2, "move": 1, "links": [[1, 1]]}], "two devices from 0 to 3, got"),

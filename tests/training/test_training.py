@@ -12,7 +12,7 @@ from torch.nn import functional
 import fedfilt
 from fedfilt import Graph, mixing_matrix
 from fedfilt import _parts as parts
-from fedfilt._random import generator
+from fedfilt._draws import generator
 from fedfilt._types import Table
 from fedfilt.aggregators import FedAvg, GFedFilt, Local
 from fedfilt.engines.local import Local as LocalEngine

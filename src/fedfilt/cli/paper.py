@@ -35,7 +35,7 @@ def paper(
         Path | None, typer.Option(help="Folder to look for data files in first.", show_default=False)
     ] = None,
 ) -> None:
-    """Make the paper's tables and figures anew, beside the printed numbers."""
+    """Reproduce the paper's tables and figures, beside the printed numbers."""
     with errors():
         from fedfilt.paper._cases import Scope
         from fedfilt.paper._items import maker, makers

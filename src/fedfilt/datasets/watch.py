@@ -16,7 +16,7 @@ class Watch:
     """Smartwatch exercises: 10 people x 2 arms = 20 devices, 7 exercises, 6 channels at 50 Hz.
 
     Device 2p is the left arm of person p, 2p + 1 the right. The end of every recording is for testing.
-    `soft` is that of `fedfilt.recordings.softened`, as in other recordings.
+    `soft` is that of `fedfilt.data.windows.softened`, as in other recordings.
 
     >>> Watch(window=100).files[0].name
     'watch_dataset.npy'

@@ -52,7 +52,7 @@ class Graph:
     rooms: Any = None
     positions: Any = None
     laplacian_kind: str = "combinatorial"
-    kinds: tuple[str, ...] | None = None  # of devices, where they differ in their sensors: see `fedfilt.kinds`
+    kinds: tuple[str, ...] | None = None  # of devices, where they differ in their sensors: see `fedfilt.rounds.kinds`
 
     def __post_init__(self) -> None:
         adjacency = checked_adjacency(self.adjacency)

@@ -1,4 +1,4 @@
-"""Pictures that only the paper's items need; others come from `fedfilt.figures`."""
+"""Pictures that only the paper's items need; others come from `fedfilt.show.figures`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -8,7 +8,7 @@ from fedfilt.paper._items import Item, Maker
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import size_words
 
-HEAD = """# The paper, made anew
+HEAD = """# Reproducing the paper
 
 *Graph Federated Learning for CIoT Devices in Smart Home Applications* (Rasti-Meymandi et al., 2022): every table and
 figure, beside the printed numbers. Do not edit this page: `fedfilt paper all` makes it from result files, one per
@@ -28,7 +28,7 @@ disagree."""
 
 SLIPS = """## Slips in the paper
 
-Found while making it anew; where they matter, the software follows the reading that works, and says so.
+Found while reproducing it. Where they matter, the software follows the reading that works, and says so.
 
 * Text: "up to 6.12 % for MNIST_2" on the local test; its table gives 95.62 - 79.50 = 16.12. The abstract's "up to
   3.99 %" fits μ = 10 (83.49 - 79.50).

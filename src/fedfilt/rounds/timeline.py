@@ -70,7 +70,9 @@ class Event:
                 check_count(f"events.{name}", device, low=0)
             object.__setattr__(self, name, ids)
         if not self.devices:
-            raise ValueError(f"the event of round {self.round} must say who: join, leave, move or offline")
+            raise ValueError(
+                f"the event of round {self.round} must name a device that joins, leaves, moves or is offline"
+            )
         if len(set(self.devices)) != len(self.devices):
             raise ValueError(f"the event of round {self.round} must name a device once, got {list(self.devices)}")
         if self.links is not None:

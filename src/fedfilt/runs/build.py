@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from fedfilt import _parts
-from fedfilt._random import Key, generator
+from fedfilt._draws import Key, generator
 from fedfilt.data import FederatedData
 from fedfilt.data.store import Store
 from fedfilt.engines._simulated import Simulated

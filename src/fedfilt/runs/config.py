@@ -290,21 +290,25 @@ def _words(hint: Any) -> str:
 def _table_of(value: Any, part: str = "", only_changed: bool = False) -> Any:
     """The table from which a value was made, or only what differs from the defaults; None, which TOML lacks, is out."""
     if isinstance(value, ModelTable):
-        return {"name": value.name, **value.options}
+        plain = inspect.signature(_parts.find("models", value.name)).parameters if only_changed else {}
+        changed = {
+            key: given for key, given in value.options.items() if key not in plain or given != plain[key].default
+        }
+        return {"name": value.name, **changed}
     if isinstance(value, GraphTable):
-        common = {key: getattr(value, key) for key in ("laplacian", "shuffle")}
+        common = {key: getattr(value, key) for key in _options(GraphTable) if key != "topology"}
         if only_changed:
             common = {key: given for key, given in common.items() if given != getattr(GraphTable, key)}
         return {**_table_of(value.topology, "graph", only_changed), **common}
     head = {"name": _parts.name_of(value, PARTS[part][0])} if part else {}
     if dataclasses.is_dataclass(value):
         hints = _options(type(value))
-        plain = {field.name: field.default for field in dataclasses.fields(value)}
+        defaults = {field.name: field.default for field in dataclasses.fields(value)}
         table = {}
         for name, hint in hints.items():
             inner = getattr(value, name)
             is_part = name in PARTS and hint in (Any, Response)
-            if inner is None or (only_changed and not is_part and inner == plain[name]):
+            if inner is None or (only_changed and not is_part and inner == defaults[name]):
                 continue
             table[name] = _table_of(inner, name if is_part else "", only_changed)
         return head | table

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedfilt import _parts
 from fedfilt._checks import check_choice, check_count, check_number
-from fedfilt._random import Key, generator
+from fedfilt._draws import Key, generator
 from fedfilt._types import Array
 from fedfilt.graph.graph import KINDS, Graph
 from fedfilt.graph.similarity import shuffled

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from fedfilt._checks import check_number, check_numbers
-from fedfilt._random import Key, in_round
+from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
 from fedfilt.system import radio
 
 
 @dataclass(frozen=True, eq=False)
 class Hardware:
-    """Clock, radio and battery of K devices, one number each; see `fedfilt.radio` for the equations.
+    """Clock, radio and battery of K devices, one number each; see `fedfilt.system.radio` for the equations.
 
     `variability` is the spread (σ of a log-normal factor) of a device's speed and of its rate from round to round: the
     plan knows it, as devices report their state at the start of a round. `error` is the spread of what the plan
@@ -73,11 +73,11 @@ class Hardware:
 
     def at(self, seed: int, round: int) -> "Hardware":
         """The devices as they are in a round, as far as they know it themselves when the plan is made."""
-        return self._shaken(self.variability, seed, round, Key.SPEED)
+        return self._shaken(self.variability, seed, round, RoundKey.SPEED)
 
     def in_truth(self, seed: int, round: int) -> "Hardware":
         """The devices as they turn out to be in that round: apply to what `at` gave."""
-        return self._shaken(self.error, seed, round, Key.SURPRISE)
+        return self._shaken(self.error, seed, round, RoundKey.SURPRISE)
 
     def _shaken(self, spread: float, seed: int, round: int, key: int) -> "Hardware":
         if not spread:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedfilt._random import Key, in_round
+from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
 from fedfilt.training.rows import Layout
 from fedfilt.training.sgd import Training, diverged, orders
@@ -45,7 +45,7 @@ def train(
     chosen, draws = orders(seed, round, device, len(y), samples, epochs) if epochs else (np.empty(0), np.empty((0, 0)))
     losses: list[Tensor] = []
     with torch.random.fork_rng(devices=[]):  # for modules that draw themselves (dropout)
-        torch.manual_seed(int(in_round(seed, round, device, Key.LAYERS).integers(2**62)))
+        torch.manual_seed(int(in_round(seed, round, device, RoundKey.LAYERS).integers(2**62)))
         for draw in draws:
             order = torch.from_numpy(chosen[draw])
             shuffled, labels = x[order], y[order]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedfilt._checks import check_count, check_number
-from fedfilt._random import in_round
+from fedfilt._draws import in_round
 from fedfilt._types import Array
 
 

@@ -1,6 +1,7 @@
 """Random numbers: every draw depends on the seed and on a key that says what it is for, and on nothing else.
 
-So serial, parallel, resumed and deployed runs draw the same numbers. All keys are listed here; no two may meet.
+So serial, parallel, resumed and deployed runs draw the same numbers. All keys are listed here; those of different
+length never meet.
 """
 
 from enum import IntEnum
@@ -9,15 +10,20 @@ import numpy as np
 
 
 class Key(IntEnum):
-    """What is drawn once per run, and what is drawn once per round for all devices (`SPEED`, `SURPRISE`)."""
+    """What is drawn once per run: `generator(seed, key)`."""
 
     PARTITION = 2**30  # who holds which samples
     START = 2**30 + 1  # the first model
     DEVICES = 2**30 + 2  # hardware
     SHUFFLE = 2**30 + 3  # links given to other devices, as a control
-    SPEED = 2**30  # after a round: how fast devices are in it, as the plan knows
-    SURPRISE = 2**30 + 1  # after a round: what the plan does not know
-    LAYERS = 2**31  # after a round and a device: layers that draw themselves, such as dropout
+
+
+class RoundKey(IntEnum):
+    """What is drawn in every round, where a device or an epoch would stand: `in_round(seed, round, ...)`."""
+
+    SPEED = 2**30  # of all devices: how fast they are, as the plan knows
+    SURPRISE = 2**30 + 1  # of all devices: what the plan does not know
+    LAYERS = 2**31  # after a device: layers that draw themselves, such as dropout
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
@@ -30,5 +36,5 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 
 
 def in_round(seed: int, round: int, *key: int) -> np.random.Generator:
-    """Random numbers of a round, counted from 1, and what is drawn in it: (device,), (device, epoch), (SPEED,), ..."""
+    """Random numbers of a round, counted from 1, and what is drawn in it: (device,), (device, epoch), (RoundKey,)."""
     return generator(seed, round - 1, *key)
