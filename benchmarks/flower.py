@@ -89,8 +89,8 @@ def processes(pid):
             "flwr-serverapp",
             "flwr-clientapp",
             "flower-superexec",
-            "fedfilt.flower.supernode",
-            "fedfilt.flower.superlink",
+            "fedfilt.flower.deploy.supernode",
+            "fedfilt.flower.deploy.superlink",
         )
         text = b" ".join(command).decode()
         name = next((name for name in names if name in text), "supervisor (fedfilt deploy)")

@@ -51,7 +51,7 @@ def peak_memory():
     code = (
         "import resource, runpy\n"
         f"instances = runpy.run_path({__file__!r})['instances']\n"
-        "from fedfilt.planning import solve\n"
+        "from fedfilt.system.planning import solve\n"
         "solve(*instances(1_000_000))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)\n"
     )

@@ -229,7 +229,7 @@ def fedjax_round(run):
 
 def ours(run, engine):
     state = run.start()
-    jobs = [Job(0, device, state.models[device], Plan(EPOCHS)) for device in range(run.graph.count)]
+    jobs = [Job(1, device, state.models[device], Plan(EPOCHS)) for device in range(run.graph.count)]
     return lambda: list(engine.train(jobs, math.inf))
 
 
@@ -242,9 +242,10 @@ def peak_memory():
     """Largest memory (shared pages counted once) of a process with 2 workers that trains 1,000 devices for 2 rounds."""
     code = """
 from pathlib import Path
-from fedfilt.config import from_table
-from fedfilt.runs import Run, play_in_folder
 import sys
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.play import play_in_folder
 if __name__ == "__main__":
     samples = {"train": 45, "local_test": 20, "global_test": 100}
     graph = {"name": "nearest", "devices": 1000, "rooms": 200}

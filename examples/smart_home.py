@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from fedfilt._random import generator
+from fedfilt._draws import Key, generator
 from fedfilt.data.store import DataMissing, Store
 from fedfilt.datasets.dsads import UNITS, Dsads
 from fedfilt.rounds.play import play
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event
 from fedfilt.rounds.voting import Rooms
-from fedfilt.runs.build import PARTITION, Run
+from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
+from fedfilt.show.words import happening
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
@@ -51,12 +52,13 @@ def main(archive: str, short: bool, out: Path) -> None:
         "engine": {"workers": 1},
     }
     config = from_table(table)
-    data = config.partition(samples, np.arange(5 * homes) // 5, config.samples, generator(0, *PARTITION))
+    data = config.partition(samples, np.arange(5 * homes) // 5, config.samples, generator(0, Key.PARTITION))
 
     # 3. Train: everyone for themselves, one model for all, and personal models mixed over the graph
     results, votes = {}, {}
     for rule in ("local", "fedavg", "gfedfilt"):
         run = Run(from_table({**table, "aggregator": rule}), data=data)
+        run.learn_graph()
         with run.experiment() as experiment:
             *_, (state, record) = play(run.start(), experiment)
         tests = summary(record.mixed, data)
@@ -80,10 +82,11 @@ def main(archive: str, short: bool, out: Path) -> None:
     # 5. A unit comes late: it starts from its neighbours' models
     late = replace(config, rounds=config.rounds // 2, events=(Event(round=config.rounds // 2, join=0),))
     run = Run(late, data=data)
+    run.learn_graph()
     with run.experiment() as experiment:
         *_, (state, record) = play(run.start(), experiment)
     joined = summary(record.mixed, data)["local"]["devices"][0]
-    print(f"{record.events[0]}: {joined:.1%} on its own test after one round")
+    print(f"{happening(record.events[0])}: {joined:.1%} on its own test after one round")
     print(f"pictures: {out}")
 
 

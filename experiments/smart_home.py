@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt.data.store import Store
 from fedfilt.data.windows import softened
@@ -56,6 +57,7 @@ def config_of(name, seed, overrides=()):
 
 def last(run):
     """Play a run to its end: (last state, tests of the last record as a table)."""
+    run.learn_graph()
     with run.experiment() as experiment:
         *_, (state, record) = play(run.start(), experiment)
     return state, summary(record.mixed, run.data)
@@ -124,6 +126,7 @@ def joins(name, seed, data):
     for rule, starts in (("gfedfilt", ("neighbours", "own", "mean")), ("fedavg", ("mean",))):
         config = config_of(name, seed, ["rounds=21", "evaluation.every=21", f"aggregator={rule}"])
         run = Run(replace(config, events=(Event(round=21, join=devices),)), data=data)
+        run.learn_graph()
         with run.experiment() as experiment:
             for state, _ in play(run.start(), experiment):
                 if state.round == 20:
@@ -188,12 +191,9 @@ def unlike(seed, sensors, mix, data, whole):
 
 def dealt(name, seed, samples, overrides=()):
     """The partition of a seed, as a run deals it."""
-    from fedfilt._random import generator
-    from fedfilt.runs.build import PARTITION
-
     config = config_of(name, seed, overrides)
     rooms = data_rooms(name, seed)
-    return config.partition(samples, rooms, config.samples, generator(seed, *PARTITION))
+    return config.partition(samples, rooms, config.samples, generator(seed, Key.PARTITION))
 
 
 def work(out, seeds):
@@ -264,6 +264,7 @@ def validate(seed):
         chosen = [f"model.filters={filters}", f"training.learning_rate={rate}"]
         overrides = [*chosen, "rounds=30", "evaluation.every=10", "aggregator=local"]
         run = Run(config_of("dsads", seed, overrides), data=data)
+        run.learn_graph()
         with run.experiment() as experiment:
             for _, record in play(run.start(), experiment):
                 if record.mixed is not None:

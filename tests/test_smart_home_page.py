@@ -1,9 +1,8 @@
 """The tables of docs/smart_home.md are those of the results that are kept."""
 
 import runpy
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from helpers import ROOT
 
 
 def test_every_line_of_the_tables_is_in_the_page(capsys):

@@ -3,20 +3,16 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from fedfilt._files import in_use
 from fedfilt._version import __version__
-from fedfilt.cli import app
 from fedfilt.data import store
-from fedfilt.paper import appendix, system_heterogeneity, time_plan
+from fedfilt.paper import appendix, system_heterogeneity
 from fedfilt.paper._cases import POPULATIONS, SETS, STRENGTHS, TABLE, Case, Scope
 from fedfilt.paper._compute import compute, play
 from fedfilt.paper._costs import population, round_of
@@ -26,21 +22,10 @@ from fedfilt.paper._printed import ACCURACY, AFTER, BEFORE, SCORES
 from fedfilt.paper._results import FORMAT, OtherVersion, Results
 from fedfilt.paper.claims import claims
 from fedfilt.runs.config import from_table
+from helpers import ROOT, DigitsCase, call, started, sure, until
 
-ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "results" / "paper"
 SMALL = Scope.of(quick=True, samples=45)
-
-
-@dataclass(frozen=True)
-class Digits(Case):
-    """A run of seconds: scikit-learn's digits in place of MNIST."""
-
-    def table(self):
-        small = {"train": 20, "local_test": 10, "global_test": 50}
-        model = {"name": "mlp", "hidden": 16}
-        less = {"name": "everything", "epochs": 1}
-        return {**super().table(), "data": {"name": "digits"}, "model": model, "samples": small, "scheduler": less}
 
 
 def every_case(scope):
@@ -56,7 +41,8 @@ def record(case, local, everybody, scores=None, totals=None, rounds=()):
         return {key: value / 100 for key, value in every.items()}
 
     three = scores or {}
-    point = {"local": test(*local, three.get("local")), "global": test(*everybody, three.get("global"))}
+    given = {"local": local, "global": everybody}
+    point = {name: test(mean, std, three.get(name)) for name, (mean, std) in given.items()}
     points = []
     for number in rounds or (case.rounds // 2, case.rounds):
         costs = totals or dict.fromkeys(("flops", "latency", "desync", "joules", "bytes"), 1.0)
@@ -91,7 +77,7 @@ def as_printed(folder, scope):
 
 
 def paper(*words, **options):
-    return CliRunner().invoke(app, ["paper", *map(str, words)], **options)
+    return call("paper", *words, **options)
 
 
 # --- the runs ---------------------------------------------------------------------------------------------------
@@ -144,17 +130,25 @@ def test_the_scope_is_what_the_options_say():
 # --- the store --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_kept_small_and_never_played_twice(tmp_path):
-    case = Digits("mnist_2", "mu=1", rounds=10)
-    results = Results(tmp_path / "store", SMALL)
-    steps = list(compute([case], results, jobs=1))
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """(store, news) of three runs on two processes; the rule of one of them does not exist."""
+    results = Results(tmp_path_factory.mktemp("computed") / "store", SMALL)
+    cases = [DigitsCase("mnist_2", rule, rounds=10) for rule in ("mu=1", "no_such_rule", "fedavg")]
+    return results, list(compute(cases, results, jobs=2))
+
+
+@pytest.mark.slow(6)
+def test_a_run_is_kept_small_and_never_played_twice(computed):
+    results, news = computed
+    case = DigitsCase("mnist_2", "mu=1", rounds=10)
+    steps = [step for step in news if step.case == case]
     assert [step.round for step in steps] == [*range(1, 11), 10]
     assert steps[-1].done
     assert not steps[-1].error
-    files = [path for path in results.folder.rglob("*") if path.is_file()]
-    assert files == [results.path(case)]
-    assert case.key in files[0].name
-    assert files[0].stat().st_size < 8000
+    path = results.path(case)
+    assert case.key in path.name
+    assert path.stat().st_size < 8000
     kept = results.record(case)
     assert {"config_hash", "partition_hash", "fedfilt", "torch"} <= set(kept["environment"])
     assert (kept["seed"], [point["round"] for point in kept["curve"]]) == (0, [5, 10])
@@ -163,46 +157,45 @@ def test_a_run_is_kept_small_and_never_played_twice(tmp_path):
     assert list(play(case, results.folder)) == []  # and a process that comes later finds it there
 
 
-def test_a_failed_run_is_named_and_the_others_go_on(tmp_path):
-    bad = Digits("mnist_2", "no_such_rule", rounds=2)
-    good = Digits("mnist_2", "fedavg", rounds=2)
-    results = Results(tmp_path, SMALL)
-    last = {step.case.rule: step for step in compute([bad, good], results, jobs=2) if step.done}
+@pytest.mark.slow(6)
+def test_a_failed_run_is_named_and_the_others_go_on(computed):
+    results, news = computed
+    last = {step.case.rule: step for step in news if step.done}
     assert "no_such_rule" in last["no_such_rule"].error
     assert not last["fedavg"].error
-    assert results.missing([bad, good]) == [bad]
+    assert not last["mu=1"].error
+    good = [step.case for step in last.values() if not step.error]
+    assert results.missing([step.case for step in last.values()]) == [last["no_such_rule"].case]
+    files = {path for path in results.folder.rglob("*") if path.is_file()}
+    assert files == {results.path(case) for case in good}  # nothing is left of runs under way
 
 
-def killed():
-    """Body of a process that is killed while it computes."""
-    case = Digits("mnist_2", "mu=1", rounds=50)
-    for _ in compute([case], Results(Path(sys.argv[1]), SMALL), jobs=1):
-        pass
-
-
+@pytest.mark.slow(5)
 def test_a_killed_reproduction_goes_on_within_the_run(tmp_path):
-    case = Digits("mnist_2", "mu=1", rounds=50)
+    """The process that reproduces is killed; the one that computes for it ends by itself: nobody listens any more."""
+    case = DigitsCase("mnist_2", "helpers:Patient", rounds=50)  # it is not done before the kill, however slow that is
     folder = tmp_path / "killed"
-    command = [sys.executable, "-c", "import test_paper; test_paper.killed()", str(folder)]
+    results = Results(folder, SMALL)
+    words = (
+        "import sys; from pathlib import Path; from helpers import DigitsCase; "
+        "from fedfilt.paper._compute import compute; from fedfilt.paper._results import Results; "
+        "list(compute([DigitsCase('mnist_2', 'helpers:Patient', rounds=50)], Results(Path(sys.argv[1])), jobs=1))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    process = subprocess.Popen(command, env=environment)
-    running = folder / ".running" / f"{case.name}-{case.key}"
-    end = time.monotonic() + 100
-    while not (running / "checkpoint" / "state.safetensors").exists() and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not Results(folder).path(case).exists()
-    time.sleep(2)  # its worker ends by itself: nobody listens any more
-    steps = list(compute([case], Results(folder, SMALL), jobs=1))
-    assert not steps[-1].error
-    assert steps[0].round > 20
-    list(compute([case], Results(tmp_path / "whole", SMALL), jobs=1))
-    one, other = (Results(place, SMALL).record(case) for place in (folder, tmp_path / "whole"))
+    running = folder / ".running" / results.path(case).stem
+    saved = running / "checkpoint" / "state.safetensors"
+    with started([sys.executable, "-c", words, str(folder)], env=environment) as process:
+        until(lambda: saved.exists() or process.poll() is not None, "a checkpoint")
+        process.send_signal(signal.SIGKILL)
+    assert not results.path(case).exists()
+    until(lambda: not in_use(running), "the end of the process that computes")
+    assert list(play(case, folder)) == list(range(21, 51))
+    assert list(play(case, tmp_path / "whole")) == list(range(1, 51))
+    one, other = (sure(Results(place, SMALL).record(case)) for place in (folder, tmp_path / "whole"))
     for found in (one, other):
         del found["wall_seconds"]
     assert one == other
+    assert list(compute([], results, jobs=1)) == []
     assert not (folder / ".running").exists()
 
 
@@ -214,15 +207,15 @@ def test_a_store_of_another_version_is_refused_with_what_to_do(tmp_path):
     path.write_text(json.dumps(old))
     options = ("--quick", "--samples", 45, "--store", results.folder, "--out", tmp_path / "out")
     done = paper("f1", *options)
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert "holds results of fedfilt 0.0.1" in done.stderr
     assert "choose a new --store, or delete the old one" in done.stderr
     path.write_text(json.dumps({**old, "format": 99}))
     done = paper("f1", *options)
-    assert (done.exit_code, "is of format 99" in done.stderr) == (1, True)
+    assert (done.returncode, "is of format 99" in done.stderr) == (1, True)
     path.write_text("{")
     done = paper("f1", *options)
-    assert (done.exit_code, "is damaged" in done.stderr) == (1, True)
+    assert (done.returncode, "is damaged" in done.stderr) == (1, True)
     assert not (tmp_path / "out").exists()
     path.write_text("[]")
     with pytest.raises(OtherVersion):
@@ -234,17 +227,17 @@ def test_a_store_of_another_version_is_refused_with_what_to_do(tmp_path):
 
 def test_an_unknown_item_is_refused_with_the_nearest(tmp_path):
     done = paper("local_tets", "--out", tmp_path / "out")
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert "did you mean 'local_test'" in done.stderr
     assert not (tmp_path / "out").exists()
-    assert paper("all", "nothing", "--out", tmp_path / "out").exit_code == 1
+    assert paper("all", "nothing", "--out", tmp_path / "out").returncode == 1
 
 
 def test_list_says_what_is_left_to_do(tmp_path):
     results = as_printed(tmp_path, SMALL)
     results.path(Case("mnist_2", "mu=1", rounds=SMALL.rounds)).unlink()
     done = paper("list", "--quick", "--samples", 45, "--store", tmp_path, env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     lines = {line.split()[1]: line.split() for line in done.stdout.splitlines() if line.startswith("│")}
     assert set(lines) == {one.name for one in makers()}
     assert lines["f1"][-6:-2] == ["5", "│", "1", "│"]
@@ -262,17 +255,18 @@ def test_a_missing_data_set_skips_its_item_and_the_exit_code_says_so(tmp_path, m
     monkeypatch.delenv("FEDFILT_DATA", raising=False)
     options = ("--quick", "--samples", 45, "--store", tmp_path / "store", "--out", tmp_path / "out")
     done = paper("emnist", "filter_response", *options)
-    assert done.exit_code == 3
+    assert done.returncode == 3
     assert "skipped: emnist: cannot get gzip.zip of emnist" in done.stderr
     assert "8.028" in done.stdout
     assert (tmp_path / "out" / "paper" / "filter_response.html").exists()
 
 
+@pytest.mark.slow(2)
 def test_with_all_runs_there_nothing_is_computed_and_the_page_is_written(tmp_path):
     as_printed(tmp_path / "store", SMALL)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").iterdir()}
     done = paper("all", "--quick", "--samples", 45, "--store", tmp_path / "store", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").iterdir()} == before
     text = (tmp_path / "out" / "paper.md").read_text()
     assert all(f"({one.place})" in text for one in makers())
@@ -289,7 +283,7 @@ def test_png_without_the_means_for_it_says_what_to_do(tmp_path, monkeypatch):
 
     monkeypatch.setattr(go.Figure, "write_image", none)
     done = paper("filter_response", "--png", "--out", tmp_path / "out", "--store", tmp_path / "store")
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert "PNG needs Chromium and `pip install kaleido`" in done.stderr
 
 
@@ -307,6 +301,7 @@ def test_every_item_is_complete_and_works_without_results(tmp_path):
     assert maker("f1").make(Results(tmp_path, SMALL)).text == "*Not computed yet.*"
 
 
+@pytest.mark.slow(2)
 def test_the_papers_own_numbers_reproduce_the_paper(tmp_path):
     scope = Scope(200, ((45, 2), (450, 2)))
     results = as_printed(tmp_path, scope)
@@ -340,10 +335,10 @@ def test_sentences_follow_the_numbers(tmp_path):
         for data, better in (("setup_1", False), ("mnist_4", seed == 0)):
             case = Case(data, "mu=10", seed=seed)
             results.path(case).write_text(json.dumps(record(case, (89.0 if better else 60.0, 4), (70.0, 1))))
-    anew = Results(tmp_path, scope)
-    text = maker("two_setups").make(anew).text
+    read_again = Results(tmp_path, scope)
+    text = maker("two_setups").make(read_again).text
     assert "does not reproduce in Setup 1 and is unclear: seeds disagree in Setup 2" in text
-    holds = {claim.name: claim.holds for claim in claims(anew)}
+    holds = {claim.name: claim.holds for claim in claims(read_again)}
     assert holds["Setup 1"] is holds["Setup 2"] is False
     assert holds["global gain mnist_4 45"] is False
 
@@ -372,13 +367,14 @@ def test_costs_of_a_round_by_hand(heterogeneity):
 
 
 def test_arithmetic_items_need_no_runs():
-    assert time_plan.cases(Scope()) == []
-    assert appendix.cases(Scope()) == []
+    assert maker("time_plan").cases(Scope()) == []
+    assert maker("appendix").cases(Scope()) == []
 
 
 # --- the committed results --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(2)
 def test_the_page_is_what_the_results_make():
     results = Results(COMMITTED)
     made = {one.name: one.make(results) for one in makers()}
@@ -449,5 +445,5 @@ def test_fedavg_is_one_model_for_all():
 def test_seeds_differ():
     results = Results(COMMITTED)
     base = Case("mnist_2", "fedavg")
-    kept = [results.record(replace(base, seed=seed))["models_sha256"] for seed in range(5)]
+    kept = [sure(results.record(replace(base, seed=seed)))["models_sha256"] for seed in range(5)]
     assert len(set(kept)) == 5

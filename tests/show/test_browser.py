@@ -8,33 +8,36 @@ import json
 import re
 import shutil
 import subprocess
-import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_dashboard import SMALL, command, serving
 
 import fedfilt
-from fedfilt._files import STOP
+import helpers
+from fedfilt._files import STOP, in_use
 from fedfilt.data.samples import FederatedData
 from fedfilt.filters import Tikhonov
-from fedfilt.runs import compare as comparing
 from fedfilt.runs.build import Run
+from fedfilt.runs.compare import compare
 from fedfilt.runs.config import from_table
-from fedfilt.runs.lines import lines
+from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.records import Records, find_runs
 from fedfilt.show import report
-from fedfilt.show import shares as sharing
+from fedfilt.show.shares import shares
+from fedfilt.show.words import dated
+from helpers import ROOT, command, config_file, serving, started, sure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chrome or Chromium on this machine (on Debian: apt-get install chromium)"
 )
-PICTURES = Path(__file__).resolve().parent.parent / "build" / "screenshots"
+SMALL = {**helpers.SMALL, "rounds": 4}
+PLANNED = {"devices": {"name": "prescribed"}, "scheduler": {"name": "same_deadline"}}
+PICTURES = ROOT / "build" / "screenshots"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 MIXED = "() => document.querySelector('#mixing .js-plotly-plot')?.calcdata?.[0]?.[0]?.z !== undefined"  # comes last
 SLOW = 240_000  # milliseconds: for machines that do much else at the same time
@@ -51,8 +54,15 @@ def chromium():
 
 
 @pytest.fixture
-def new_page(chromium):
-    """Makes pages with an empty profile; fails the test on an error in any of them."""
+def served():
+    """Starts dashboards on folders, each in a process of its own, and gives their addresses."""
+    with ExitStack() as running:
+        yield lambda *words: running.enter_context(serving(*words))[1]
+
+
+@pytest.fixture
+def new_page(chromium, served):
+    """Makes pages with an empty profile; fails the test on an error in any of them. They end before their servers."""
     contexts, errors = [], []
 
     def make(width=1280, height=900, **options):
@@ -66,7 +76,7 @@ def new_page(chromium):
     yield make
     for context in contexts:
         context.close()
-    assert [error for error in errors if "Failed to fetch" not in error] == []  # the server ends before the page
+    assert errors == []
 
 
 def picture(page, name, full=True):
@@ -101,6 +111,11 @@ def plays_on(page, last):
     until(page, f"(was) => {shown} > was.n", n=last)
 
 
+def hurry(page):
+    """Let the page look at its run four times a second, not once in four seconds."""
+    page.evaluate("() => { setInterval(() => window.fedfilt_look(), 250) }")
+
+
 def click_device(page, number):
     """Click a device in the building, as a hand does: move there, see it answer, press."""
     point = page.locator("#building .scatterlayer .trace:has(.textpoint) .point").nth(number)
@@ -119,7 +134,7 @@ def fits(page):
 
 
 def rounds_seen(page):
-    return int(re.search(r"round (\d+) of", page.inner_text("#status")).group(1))
+    return int(sure(re.search(r"round (\d+) of", page.inner_text("#status"))).group(1))
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -128,12 +143,13 @@ def rounds_seen(page):
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
-    config = from_table({**SMALL, "devices": {"name": "prescribed"}, "scheduler": {"name": "same_deadline"}})
-    for _ in comparing.compare(config, ["fedavg", "local", "mu=1"], [0], folder):
+    config = from_table({**SMALL, **PLANNED})
+    for _ in compare(config, ["fedavg", "local", "mu=1"], [0], folder):
         pass
     return folder
 
 
+@pytest.mark.slow(5)
 def test_report_opens_offline_with_all_figures_and_hands_out_its_numbers(compared, new_page, tmp_path):
     path = report.write([compared], tmp_path / "report.html")
     page = new_page(accept_downloads=True)
@@ -150,7 +166,9 @@ def test_report_opens_offline_with_all_figures_and_hands_out_its_numbers(compare
         page.click("text=Download rounds.csv")
     rows = list(csv.DictReader(Path(downloading.value.path()).read_text().splitlines()))
     assert len(rows) == 12
-    assert float(rows[-1]["local"]) == pytest.approx(lines(compared / "mu=1" / "seed-0")[-1]["mixed"]["local"]["mean"])
+    assert float(rows[-1]["local"]) == pytest.approx(
+        read_lines(compared / "mu=1" / "seed-0")[-1]["mixed"]["local"]["mean"]
+    )
     picture(page, "report")
 
     figure = "document.querySelector('figure[data-figure^=accuracy-local] .plot').layout.xaxis.title.text"
@@ -165,6 +183,7 @@ def test_report_opens_offline_with_all_figures_and_hands_out_its_numbers(compare
     assert asked == [path.as_uri()]
 
 
+@pytest.mark.slow(3)
 def test_report_fits_a_phone_and_says_what_is_missing(compared, new_page, tmp_path):
     folder = shutil.copytree(compared / "mu=1" / "seed-0", tmp_path / "run")
     text = (folder / "metrics.jsonl").read_text()
@@ -184,237 +203,243 @@ def test_report_fits_a_phone_and_says_what_is_missing(compared, new_page, tmp_pa
 @pytest.fixture
 def training(tmp_path):
     """A real run that trains while it is watched, and its folder."""
-    table = {**SMALL, "devices": {"name": "prescribed"}, "scheduler": {"name": "same_deadline"}}
-    table |= {"rounds": 100_000, "evaluation": {"every": 5}, "late": {"policy": "quorum"}}
-    (tmp_path / "c.toml").write_text(from_table(table).toml())
-    folder = tmp_path / "run"
-    words = command("run", tmp_path / "c.toml", "--out", folder)
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    run = Records(folder)
-    try:
-        while len(run.rounds) < 12:
+    folder, quiet = tmp_path / "run", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    endless = {"rounds": 100_000, "evaluation": {"every": 5}, "late": {"policy": "quorum"}}
+    with started(command("run", config_file(tmp_path, **PLANNED, **endless), "--out", folder), **quiet) as process:
+        run = Records(folder)
+
+        def has_begun():
             assert process.poll() is None
-            time.sleep(0.1)
             run.refresh()
+            return len(run.rounds) >= 12
+
+        helpers.until(has_begun, "the twelfth round")
         yield process, folder
-    finally:
-        process.terminate()
-        process.wait(timeout=120)
-        while (run := Records(folder)).status in ("running", "stopping"):  # resumed from the page: a run of its own
-            (folder / STOP).touch()
-            time.sleep(0.2)
+
+    def has_ended():  # it may have been resumed from the page: a process that is not ours to kill
+        (folder / STOP).touch()
+        return not in_use(folder)
+
+    helpers.until(has_ended, "the end of the run")
 
 
-def test_a_run_is_watched_asked_looked_back_stopped_and_resumed(training, new_page):
+@pytest.mark.slow(22)
+def test_a_run_is_watched_asked_looked_back_stopped_and_resumed(training, served, new_page):
     process, folder = training
-    with serving(folder) as (_, address):
-        page = new_page()
-        page.goto(address)
-        page.wait_for_selector("#building .scatterlayer .point")
-        assert "running" in page.inner_text("#status")
+    address = served(folder)
+    page = new_page()
+    page.goto(address)
+    page.wait_for_selector("#building .scatterlayer .point")
+    assert "running" in page.inner_text("#status")
 
-        before = rounds_seen(page)  # it follows
-        plays_on(page, before)
-        says(page, "events", "late")
-        event = page.inner_text("#events").splitlines()[0]
-        assert event in {str(event) for event in Records(folder).events}
+    before = rounds_seen(page)  # it follows by itself
+    plays_on(page, before)
+    hurry(page)
+    says(page, "events", "late")
+    event = page.inner_text("#events").splitlines()[0]
+    assert event in {dated(event) for event in Records(folder).events}
 
-        # Look back to round 5 with the keyboard
-        slider = page.locator("#round [role=slider]")
-        slider.focus()
-        page.keyboard.press("Home")
-        for _ in range(4):
-            page.keyboard.press("ArrowRight")
-        says(page, "round-label", "Round 5")
-        titled(page, "building", "round 5")
-        run = Records(folder)
-        titled(page, "timeline", "round 5:")
-        bars = plot(page, "timeline", "_fullData[0].x.map(Number)")
-        assert bars == pytest.approx(run.columns(5)["compute_seconds"])
-        colours = page.evaluate(
-            "[...document.querySelector('#building .js-plotly-plot')._fullData.find(t => t.customdata).marker.color]"
-        )
-        assert colours == pytest.approx(run.accuracies("local", 5).tolist(), abs=1e-6)
-
-        # Click a device: its plan, accuracy and neighbours
-        click_device(page, 7)
-        until(page, "() => document.querySelector('#device').value === '7'")
-        titled(page, "device-curve", "device 7")
-        columns = run.columns(5)
-        plan = page.inner_text("#plan")
-        epochs = "1 epoch" if columns["epochs"][7] == 1 else f"{columns['epochs'][7]} epochs"
-        assert f"{epochs} on {columns['data_fraction'][7]:.0%} of its data" in plan
-        assert f"{run.accuracies('local', 5)[7]:.1%}" in plan
-        assert f"{columns['bytes'][7]:,} bytes" in plan
-        shares = sharing.shares(run, None, 5)[7]
-        says(page, "neighbours", "itself")
-        neighbours = page.inner_text("#neighbours")
-        assert re.search(rf"itself\s+{shares[7]:.1%}", neighbours)
-        most = int(np.argsort(-np.where(np.arange(20) == 7, 0, shares), kind="stable")[0])
-        assert re.search(rf"device {most}\s+{shares[most]:.1%}\s+linked", neighbours)
-        picture(page, "dashboard-running")
-
-        # What if mu were 10? One slider, and the filter and the matrix change
-        page.locator("#mu [role=slider]").focus()
-        page.keyboard.press("End")
-        says(page, "mu-label", "μ = 1e+04")
-        page.keyboard.press("Home")
-        says(page, "mu-label", "μ = 0.01")
-        expected = fedfilt.strength(run.graph, Tikhonov(0.01), run.weights())
-        says(page, "mu-words", str(expected))
-        matrix = np.array(
-            page.evaluate("document.querySelector('#mixing .js-plotly-plot').calcdata[0][0].z.map(r => [...r])")
-        )
-        np.testing.assert_allclose(matrix, sharing.shares(run, 0.01), atol=1e-4)
-        gains = page.evaluate("[...document.querySelector('#response .js-plotly-plot')._fullData[3].y]")
-        np.testing.assert_allclose(gains, 1 / (1 + 0.01 * run.graph.frequencies))
-
-        # Another colour, another axis, by keyboard and by mouse
-        page.click("text=plan outcome")
-        titled(page, "building", "plan outcome")
-        page.click("text=joules")
-        until(page, "() => document.querySelector('#local .js-plotly-plot').layout.xaxis.title.text === 'joules'")
-        page.click("text=local accuracy")
-        page.locator("#buildings").focus()
+    # Look back to round 5 with the keyboard
+    slider = page.locator("#round [role=slider]")
+    slider.focus()
+    page.keyboard.press("Home")
+    for _ in range(4):
         page.keyboard.press("ArrowRight")
-        until(page, "() => document.querySelector('#device').value === '8'")
-        page.keyboard.press("[")
-        says(page, "round-label", "Round 4")
-        page.click("#latest")
-        says(page, "round-label", "Round (latest)")
+    says(page, "round-label", "Round 5")
+    titled(page, "building", "round 5")
+    run = Records(folder)
+    titled(page, "timeline", "round 5:")
+    bars = plot(page, "timeline", "_fullData[0].x.map(Number)")
+    assert bars == pytest.approx(run.columns(5)["compute_seconds"])
+    colours = page.evaluate(
+        "[...document.querySelector('#building .js-plotly-plot')._fullData.find(t => t.customdata).marker.color]"
+    )
+    assert colours == pytest.approx(sure(run.accuracies("local", 5)).tolist(), abs=1e-6)
 
-        # Stop, and resume where it stopped
-        page.click("#stop")
-        says(page, "status", ": stopped,")
-        assert process.wait(timeout=300) == 130
-        run = Records(folder)
-        last = run.rounds[-1]["round"]
-        assert rounds_seen(page) == last
-        assert run.status == "stopped"
-        page.wait_for_selector("#resume:not([disabled])")
-        picture(page, "dashboard-stopped")
-        page.click("#resume")
-        says(page, "status", ": running,")
-        plays_on(page, last)
-        page.wait_for_selector("#stop:not([disabled])")
-        page.click("#stop")
-        says(page, "status", ": stopped,")
-        found = [line["round"] for line in lines(folder)]
-        assert found == list(range(1, found[-1] + 1))  # no round lost, none twice
-        assert found[-1] > last
+    # Click a device: its plan, accuracy and neighbours
+    click_device(page, 7)
+    until(page, "() => document.querySelector('#device').value === '7'")
+    titled(page, "device-curve", "device 7")
+    columns = run.columns(5)
+    plan = page.inner_text("#plan")
+    epochs = "1 epoch" if columns["epochs"][7] == 1 else f"{columns['epochs'][7]} epochs"
+    assert f"{epochs} on {columns['data_fraction'][7]:.0%} of its data" in plan
+    assert f"{sure(run.accuracies('local', 5))[7]:.1%}" in plan
+    assert f"{columns['bytes'][7]:,} bytes" in plan
+    taken = shares(run, None, 5)[7]
+    says(page, "neighbours", "itself")
+    neighbours = page.inner_text("#neighbours")
+    assert re.search(rf"itself\s+{taken[7]:.1%}", neighbours)
+    most = int(np.argsort(-np.where(np.arange(20) == 7, 0, taken), kind="stable")[0])
+    assert re.search(rf"device {most}\s+{taken[most]:.1%}\s+linked", neighbours)
+    picture(page, "dashboard-running")
+
+    # What if mu were 10? One slider, and the filter and the matrix change
+    page.locator("#mu [role=slider]").focus()
+    page.keyboard.press("End")
+    says(page, "mu-label", "μ = 1e+04")
+    page.keyboard.press("Home")
+    says(page, "mu-label", "μ = 0.01")
+    expected = fedfilt.strength(sure(run.graph), Tikhonov(0.01), run.weights())
+    says(page, "mu-words", str(expected))
+    matrix = np.array(
+        page.evaluate("document.querySelector('#mixing .js-plotly-plot').calcdata[0][0].z.map(r => [...r])")
+    )
+    np.testing.assert_allclose(matrix, shares(run, 0.01), atol=1e-4)
+    gains = page.evaluate("[...document.querySelector('#response .js-plotly-plot')._fullData[3].y]")
+    np.testing.assert_allclose(gains, 1 / (1 + 0.01 * sure(run.graph).frequencies))
+
+    # Another colour, another axis, by keyboard and by mouse
+    page.click("text=plan outcome")
+    titled(page, "building", "plan outcome")
+    page.click("text=joules")
+    until(page, "() => document.querySelector('#local .js-plotly-plot').layout.xaxis.title.text === 'joules'")
+    page.click("text=local accuracy")
+    page.locator("#buildings").focus()
+    page.keyboard.press("ArrowRight")
+    until(page, "() => document.querySelector('#device').value === '8'")
+    page.keyboard.press("[")
+    says(page, "round-label", "Round 4")
+    page.click("#latest")
+    says(page, "round-label", "Round (latest)")
+
+    # Stop, and resume where it stopped
+    page.click("#stop")
+    says(page, "status", ": stopped,")
+    assert process.wait(timeout=300) == 130
+    run = Records(folder)
+    last = run.rounds[-1]["round"]
+    assert rounds_seen(page) == last
+    assert run.status == "stopped"
+    page.wait_for_selector("#resume:not([disabled])")
+    picture(page, "dashboard-stopped")
+    page.click("#resume")
+    status, notes = (f"document.getElementById('{name}').innerText" for name in ("status", "notes"))
+    until(page, f"() => {status}.includes(': running,') || {notes}.includes('could not be resumed')")
+    assert "could not be resumed" not in page.inner_text("#notes")
+    plays_on(page, last)
+    page.wait_for_selector("#stop:not([disabled])")
+    page.click("#stop")
+    says(page, "status", ": stopped,")
+    found = [line["round"] for line in read_lines(folder)]
+    assert found == list(range(1, found[-1] + 1))  # no round lost, none twice
+    assert found[-1] > last
 
 
-def test_phone_keyboard_only_and_runs_side_by_side(compared, new_page):
-    with serving(compared) as (_, address):
-        page = new_page(390, 844, has_touch=True, is_mobile=True)
-        page.goto(address)
-        page.wait_for_selector("#building .scatterlayer .point")
-        until(page, MIXED)
-        assert fits(page)
-        picture(page, "dashboard-phone")
+@pytest.mark.slow(8)
+def test_phone_keyboard_only_and_runs_side_by_side(compared, served, new_page):
+    address = served(compared)
+    page = new_page(390, 844, has_touch=True, is_mobile=True)
+    page.goto(address)
+    page.wait_for_selector("#building .scatterlayer .point")
+    until(page, MIXED)
+    assert fits(page)
+    picture(page, "dashboard-phone")
 
-        page = new_page()
-        page.goto(address)
-        page.wait_for_selector("#building .scatterlayer .point")
-        until(page, MIXED)
-        assert page.locator("#table tbody tr").count() == 3
-        names = page.evaluate("document.querySelector('#local .js-plotly-plot')._fullData.map(t => t.name)")
-        assert names == ["fedavg", "local", "mu=1"]
-        reached = set()  # every control can be reached with the tab key alone
-        for _ in range(60):
-            page.keyboard.press("Tab")
-            found = "e => { while (e && !e.id) e = e.parentElement; return e ? e.id : '' }"
-            reached.add(page.evaluate(f"({found})(document.activeElement)"))
-        for name in ("run", "beside", "latest", "round", "colour", "buildings", "device", "against", "mu"):
-            assert any(name == r or r.startswith(name) for r in reached), (name, reached)
-        page.click("#beside")
-        page.click(".dash-dropdown-content >> text=mu=1")
-        page.wait_for_selector("#building-beside .scatterlayer .point")
-        titled(page, "building-beside", "mu=1")
-        pictures = "[...document.querySelectorAll('#buildings .main-svg:first-child')]"
-        widths = f"{pictures}.map(e => e.getBoundingClientRect().width)"
+    page = new_page()
+    page.goto(address)
+    page.wait_for_selector("#building .scatterlayer .point")
+    until(page, MIXED)
+    assert page.locator("#table tbody tr").count() == 3
+    names = page.evaluate("document.querySelector('#local .js-plotly-plot')._fullData.map(t => t.name)")
+    assert names == ["fedavg", "local", "mu=1"]
+    reached = set()  # every control can be reached with the tab key alone
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        found = "e => { while (e && !e.id) e = e.parentElement; return e ? e.id : '' }"
+        reached.add(page.evaluate(f"({found})(document.activeElement)"))
+    for name in ("run", "beside", "latest", "round", "colour", "buildings", "device", "against", "mu"):
+        assert any(name == r or r.startswith(name) for r in reached), (name, reached)
+    page.click("#beside")
+    page.click(".dash-dropdown-content >> text=mu=1")
+    page.wait_for_selector("#building-beside .scatterlayer .point")
+    titled(page, "building-beside", "mu=1")
+    pictures = "[...document.querySelectorAll('#buildings .main-svg:first-child')]"
+    widths = f"{pictures}.map(e => e.getBoundingClientRect().width)"
 
-        room = "document.querySelector('#buildings').getBoundingClientRect().width"
-        until(page, f"() => {widths}.length === 2 && {widths}[0] + {widths}[1] <= {room}")  # side by side, none cut
-        picture(page, "dashboard-beside")
+    room = "document.querySelector('#buildings').getBoundingClientRect().width"
+    until(page, f"() => {widths}.length === 2 && {widths}[0] + {widths}[1] <= {room}")  # side by side, none cut
+    picture(page, "dashboard-beside")
 
 
-def test_the_page_says_what_is_wrong_and_recovers(compared, new_page, tmp_path):
+@pytest.mark.slow(9)
+def test_the_page_says_what_is_wrong_and_recovers(compared, served, new_page, tmp_path):
     folder = tmp_path / "run"
     whole = compared / "mu=1" / "seed-0"
-    with serving(folder) as (_, address):
-        page = new_page()
-        page.goto(address)
-        says(page, "notes", "is not there")
-        folder.mkdir()
-        says(page, "notes", "holds no run yet")
-        for name in ("config.toml", "graph.json", "partition.json", "environment.json"):
-            shutil.copy(whole / name, folder)
-        says(page, "notes", "no round is finished yet")
-        text = (whole / "metrics.jsonl").read_bytes()
-        cut = text.index(b"\n") + 50
-        (folder / "metrics.jsonl").write_bytes(text[:cut])  # a line and a bit of the next
-        says(page, "status", "round 1 of 4")
-        until(page, "() => document.querySelector('#notes').innerText === ''")  # they come after the line on top
-        with (folder / "metrics.jsonl").open("ab") as log:
-            log.write(text[cut:])
-        says(page, "status", "round 4 of 4")
-        titled(page, "building", "round 4")
-        environment = json.loads((folder / "environment.json").read_text())
-        (folder / "environment.json").write_text(json.dumps({**environment, "fedfilt": "9.9.9"}))
-        says(page, "notes", "written by fedfilt 9.9.9")
-        folder.rename(tmp_path / "away")  # deleted while watched
-        says(page, "notes", "is not there")
-        picture(page, "dashboard-deleted", full=False)
-        (tmp_path / "away").rename(folder)
-        until(page, "() => !document.querySelector('#notes').innerText.includes('is not there')")
-        assert page.inner_text("#said") == ""
+    address = served(folder)
+    page = new_page()
+    page.goto(address)
+    says(page, "notes", "is not there")
+    hurry(page)
+    folder.mkdir()
+    says(page, "notes", "holds no run yet")
+    for name in ("config.toml", "graph.json", "partition.json", "environment.json"):
+        shutil.copy(whole / name, folder)
+    says(page, "notes", "no round is finished yet")
+    text = (whole / "metrics.jsonl").read_bytes()
+    cut = text.index(b"\n") + 50
+    (folder / "metrics.jsonl").write_bytes(text[:cut])  # a line and a bit of the next
+    says(page, "status", "round 1 of 4")
+    until(page, "() => document.querySelector('#notes').innerText === ''")  # they come after the line on top
+    with (folder / "metrics.jsonl").open("ab") as log:
+        log.write(text[cut:])
+    says(page, "status", "round 4 of 4")
+    titled(page, "building", "round 4")
+    environment = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**environment, "fedfilt": "9.9.9"}))
+    says(page, "notes", "written by fedfilt 9.9.9")
+    folder.rename(tmp_path / "away")  # deleted while watched
+    says(page, "notes", "is not there")
+    picture(page, "dashboard-deleted", full=False)
+    (tmp_path / "away").rename(folder)
+    until(page, "() => !document.querySelector('#notes').innerText.includes('is not there')")
+    assert page.inner_text("#said") == ""
 
 
-def test_a_token_opens_the_page_once_and_no_other_host_is_asked(compared, new_page):
-    with serving(compared / "local", "--token", "a-token-of-24-letters-xy") as (_, address):
-        page = new_page()
-        asked = set()
-        page.on("request", lambda request: asked.add(request.url.split("/")[2]))
-        assert page.goto(address.split("?")[0]).status == 403
-        page.goto(address)
-        page.wait_for_selector("#building .scatterlayer .point")
-        assert "token" not in page.url
-        page.reload()
-        page.wait_for_selector("#building .scatterlayer .point")
-        assert asked == {address.split("/")[2]}
+@pytest.mark.slow(4)
+def test_a_token_opens_the_page_once_and_no_other_host_is_asked(compared, served, new_page):
+    address = served(compared / "local", "--token", "a-token-of-24-letters-xy")
+    page = new_page()
+    asked = set()
+    page.on("request", lambda request: asked.add(request.url.split("/")[2]))
+    assert page.goto(address.split("?")[0]).status == 403
+    page.goto(address)
+    page.wait_for_selector("#building .scatterlayer .point")
+    assert "token" not in page.url
+    page.reload()
+    page.wait_for_selector("#building .scatterlayer .point")
+    assert asked == {address.split("/")[2]}
 
 
 @pytest.fixture(scope="module")
 def thousand(tmp_path_factory):
-    """A real run of 1,000 devices in 200 rooms."""
+    """A real run of 1,000 devices in 200 rooms, stopped after its first round: their models need no files here."""
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((1000, 6, 5)).astype(np.float32)
     answers = (inputs[:, :, 0] > 0).astype(int)
     test = inputs[:10].reshape(-1, 5), answers[:10].ravel()
     data = FederatedData.from_arrays(list(zip(inputs, answers, strict=True)), global_test=test)
     graph = {"name": "distance", "rooms": 200, "devices": 1000, "reach": 5.0}
-    table = {"graph": graph, "model": "logistic", "rounds": 3, "evaluation": {"every": 1}, "engine": {"workers": 1}}
+    table = {"graph": graph, "model": "logistic", "rounds": 2, "evaluation": {"every": 1}, "engine": {"workers": 1}}
     folder = tmp_path_factory.mktemp("thousand") / "run"
-    for _ in play_in_folder(Run(from_table(table), data=data), folder):
-        pass
+    playing = play_in_folder(Run(from_table(table), data=data), folder)
+    next(playing)
+    playing.close()
     return folder
 
 
-def test_a_thousand_devices_stay_responsive(thousand, new_page):
-    with serving(thousand) as (_, address):
-        page = new_page()
-        page.goto(address)
-        page.wait_for_selector("#building .scatterlayer .point")
-        until(page, MIXED)
-        assert page.locator("#building .scatterlayer .point").count() >= 1000
-        says(page, "plan", "epochs")
-        start = time.perf_counter()
-        page.fill("#device", "617")
-        titled(page, "learns-from", "device 617:")
-        seconds = time.perf_counter() - start
-        print(f"choosing a device of 1,000: {seconds:.2f} s", file=sys.stderr)
-        expected = sharing.shares(Records(thousand), 1.0)[617]
-        title = plot(page, "learns-from", "layout.title.text")
-        assert title.startswith(f"device 617: {expected[617]:.0%} its own")
-        picture(page, "dashboard-1000", full=False)
+@pytest.mark.slow(7)
+def test_a_thousand_devices_are_shown_and_asked(thousand, served, new_page):
+    address = served(thousand)
+    page = new_page()
+    page.goto(address)
+    page.wait_for_selector("#building .scatterlayer .point")
+    until(page, MIXED)
+    assert page.locator("#building .scatterlayer .point").count() >= 1000
+    says(page, "plan", "epochs")
+    page.fill("#device", "617")
+    titled(page, "learns-from", "device 617:")
+    expected = shares(Records(thousand), 1.0)[617]
+    title = plot(page, "learns-from", "layout.title.text")
+    assert title.startswith(f"device 617: {expected[617]:.0%} its own")
+    picture(page, "dashboard-1000", full=False)

@@ -1,47 +1,44 @@
 """What runs leave behind, read while it grows, drawn and reported: also when it is cut short, damaged or gone."""
 
 import csv
-import fcntl
 import io
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedfilt
-from fedfilt._files import STOP, in_use
+import helpers
+from fedfilt._files import STOP, in_use, locked
 from fedfilt.filters import Tikhonov
 from fedfilt.graph import Graph
 from fedfilt.graph.serial import graph_from_json, graph_json
-from fedfilt.runs import compare as comparing
 from fedfilt.runs.build import Run
+from fedfilt.runs.compare import compare
 from fedfilt.runs.config import from_table
-from fedfilt.runs.lines import lines
+from fedfilt.runs.lines import line_of, read_lines
 from fedfilt.runs.play import Stopped, play_in_folder
 from fedfilt.runs.records import Records, find_runs
 from fedfilt.runs.rules import rule_name
-from fedfilt.show import figures, report
-from fedfilt.show import shares as sharing
+from fedfilt.show import figures
 from fedfilt.show.dashboard import page
 from fedfilt.show.figures.drawing import svg
 from fedfilt.show.figures.places import floor_plan
+from fedfilt.show.report.page import all_figures
+from fedfilt.show.report.page import page as report_page
+from fedfilt.show.report.tables import csv_files
+from fedfilt.show.shares import shares
+from fedfilt.show.words import dated
+from helpers import ROOT, call, config_file, process, sure
 
 SMALL = {
-    "data": "digits",
-    "model": {"name": "mlp", "hidden": 16},
-    "samples": {"train": 20, "local_test": 10, "global_test": 50},
-    "training": {"learning_rate": 0.1},
+    **helpers.SMALL,
     "devices": {"name": "prescribed"},
     "scheduler": {"name": "same_deadline"},
     "rounds": 4,
-    "evaluation": {"every": 2},
-    "engine": {"workers": 1},
 }
 
 
@@ -49,7 +46,7 @@ SMALL = {
 def compared(tmp_path_factory):
     """A real comparison of four rules."""
     folder = tmp_path_factory.mktemp("compared")
-    for _ in comparing.compare(from_table(SMALL), ["fedavg", "local", "mu=1", "mu=10"], [0], folder):
+    for _ in compare(from_table(SMALL), ["fedavg", "local", "mu=1", "mu=10"], [0], folder):
         pass
     return folder
 
@@ -60,27 +57,22 @@ def one(compared, tmp_path):
     return shutil.copytree(compared / "mu=1" / "seed-0", tmp_path / "run")
 
 
-def call(*words, **options):
-    command = [sys.executable, "-m", "fedfilt.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
-
-
 # --- records --------------------------------------------------------------------------------------------------------
 
 
 def test_records_say_what_the_run_wrote(one):
     run = Records(one)
-    wrote = lines(one)
+    wrote = read_lines(one)
     assert [r["round"] for r in run.rounds] == [1, 2, 3, 4]
     assert (run.status, run.rule, run.count, run.seed, run.planned, run.notes) == ("finished", "mu=1", 20, 0, 4, [])
     assert run.columns(3) == wrote[2]["time"]["devices"]
     assert run.line() == wrote[-1]
-    np.testing.assert_allclose(run.accuracies("local"), wrote[3]["mixed"]["local"]["devices"], rtol=1e-6)
-    np.testing.assert_allclose(run.accuracies("global", 3), wrote[1]["mixed"]["global"]["devices"], rtol=1e-6)
+    np.testing.assert_allclose(sure(run.accuracies("local")), wrote[3]["mixed"]["local"]["devices"], rtol=1e-6)
+    np.testing.assert_allclose(sure(run.accuracies("global", 3)), wrote[1]["mixed"]["global"]["devices"], rtol=1e-6)
     assert run.accuracies("local", 1) is None
     np.testing.assert_allclose(run.spent("joules"), np.cumsum([line["time"]["joules"] for line in wrote]))
-    assert run.graph.hash == Graph.paper().hash == run.environment["graph_hash"]
-    np.testing.assert_array_equal(run.weights(), run.label_counts.sum(axis=1))
+    assert sure(run.graph).hash == Graph.paper().hash == run.environment["graph_hash"]
+    np.testing.assert_array_equal(run.weights(), sure(run.label_counts).sum(axis=1))
 
 
 def test_records_grow_line_by_line_and_wait_for_a_line_that_is_cut(one, tmp_path):
@@ -109,7 +101,7 @@ def test_records_pass_over_a_damaged_line_and_say_so(one):
     assert [r["round"] for r in run.rounds] == [1, 3, 4]
     assert run.notes == ["metrics.jsonl is damaged in line 2, which is left out"]
     log.unlink()
-    log.write_text("\n".join([first, second, *rest]) + "\n")  # mended: a new file
+    log.write_text("\n".join([first, second, *rest]) + "\n")  # repaired: a new file
     run.refresh()
     assert [r["round"] for r in run.rounds] == [1, 2, 3, 4]
     assert run.notes == []
@@ -156,15 +148,14 @@ def test_an_empty_or_half_written_folder_is_shown_as_such(one, tmp_path, files):
     assert any("no run yet" in note or "no round is finished" in note for note in run.notes)
     for name in figures.__all__:
         assert hasattr(figures, name)
-    for figure in report.all_figures([run]).values():
+    for figure in all_figures([run]).values():
         assert figure.layout.annotations or figure.data  # says that there is nothing yet
     done = call("report", folder)
     assert done.returncode == 1
     assert done.stderr.startswith("error: nothing to report: ")
-    assert "Traceback" not in done.stderr
 
 
-def test_damaged_tables_are_named_and_seen_when_mended(one):
+def test_damaged_tables_are_named_and_seen_when_repaired(one):
     good = (one / "config.toml").read_text()
     (one / "config.toml").write_text("rounds = = 3")
     (one / "partition.json").write_text("{")
@@ -173,12 +164,12 @@ def test_damaged_tables_are_named_and_seen_when_mended(one):
     assert any(note.startswith("config.toml cannot be read") for note in run.notes)
     assert run.graph is None
     assert run.label_counts is None
-    for figure in report.all_figures([run]).values():
+    for figure in all_figures([run]).values():
         figure.to_json()
     (one / "config.toml").write_text(good)
     (one / "graph.json").unlink()
     run.refresh()
-    assert run.graph.hash == Graph.paper().hash  # made anew from the config, as for folders of older versions
+    assert sure(run.graph).hash == Graph.paper().hash  # built again from the config, as for folders of older versions
 
 
 def test_a_folder_of_another_version_is_read_as_far_as_it_is_known(one):
@@ -190,7 +181,7 @@ def test_a_folder_of_another_version_is_read_as_far_as_it_is_known(one):
     (one / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in table))
     run = Records(one)
     assert run.notes == [f"written by fedfilt 9.9.9, read by {fedfilt.__version__}: what is unknown is left out"]
-    page = report.page([run])
+    page = report_page([run])
     assert "written by fedfilt 9.9.9" in page
 
 
@@ -217,10 +208,10 @@ def test_events_of_every_form(one):
     table[2]["time"]["devices"]["epochs"][5] = 0
     table[2]["time"]["devices"]["outcome"][5] = "infeasible_energy"
     (one / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in table))
-    assert [str(event) for event in Records(one).events] == [
-        "round 1: device 3 joined",
-        "round 1: device 1 left",
-        "round 1: device 2 left",
+    assert [dated(event) for event in Records(one).events] == [
+        "round 1: device 3 joins",
+        "round 1: device 1 leaves",
+        "round 1: device 2 leaves",
         "round 1: renamed",
         "round 1: plain words",
         "round 2: device 7 late",
@@ -230,8 +221,8 @@ def test_events_of_every_form(one):
         "round 3: device 5 left out (infeasible_energy)",
         "round 4: device 5 takes part again",
     ]
-    assert Records(one).weights(2)[[7, 8, 9, 10]].tolist() == [0, 0, 0, 0]
-    assert "a reply &lt;b&gt;of&lt;/b&gt; another kind" in report.page([Records(one)])
+    assert sure(Records(one).weights(2))[[7, 8, 9, 10]].tolist() == [0, 0, 0, 0]
+    assert "a reply &lt;b&gt;of&lt;/b&gt; another kind" in report_page([Records(one)])
 
 
 def test_events_of_a_real_run_are_told(tmp_path):
@@ -245,7 +236,7 @@ def test_events_of_a_real_run_are_told(tmp_path):
     for _ in play_in_folder(Run(from_table(table)), tmp_path / "r"):
         pass
     run = Records(tmp_path / "r")
-    told = [str(event) for event in run.events]
+    told = [dated(event) for event in run.events]
     for words in (
         "round 2: device 3 joins from neighbours",
         "round 2: device 1 is offline until round 4",
@@ -254,15 +245,15 @@ def test_events_of_a_real_run_are_told(tmp_path):
         "round 4: device 0 leaves",
     ):
         assert words in told
-    late = [(line["round"], device) for line in lines(tmp_path / "r") for device in line["time"]["late"]]
+    late = [(line["round"], device) for line in read_lines(tmp_path / "r") for device in line["time"]["late"]]
     assert late
     assert all(f"round {number}: device {device} late" in told for number, device in late)
-    written = report.page([run])
+    written = report_page([run])
     assert all(f"<li>{words}</li>" in written for words in told)
-    assert len(report.csv_files([run])["events.csv"].splitlines()) == 1 + len(told)
+    assert len(csv_files([run])["events.csv"].splitlines()) == 1 + len(told)
     assert "round 4: device 0 leaves" in page.events(run)  # the dashboard's list
-    assert np.isnan(run.accuracies("local")[0])  # who left counts in no test
-    for figure in report.all_figures([run]).values():
+    assert np.isnan(sure(run.accuracies("local"))[0])  # a device that left counts in no test
+    for figure in all_figures([run]).values():
         figure.to_json()
 
 
@@ -279,8 +270,7 @@ def test_the_drawing_is_the_figure(one):
 
 def test_a_folder_is_in_use_while_its_lock_is_held(one):
     assert not in_use(one)  # the process that wrote it is this one, and it has let go
-    with (one / "lock").open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(one):
         assert in_use(one)
         assert Records(one).status == "running"
     (one / "lock").write_text("999999999")
@@ -297,7 +287,7 @@ def test_the_graph_is_kept_with_the_run():
         Graph.from_similarity(rng.random((12, 5)), 3),
         Graph.from_edges(3, []),
     ):
-        back = graph_from_json(graph_json(graph))
+        back = graph_from_json(sure(graph_json(graph)))
         assert back.hash == graph.hash
         assert back.positions is None or (back.positions == graph.positions).all()
 
@@ -315,7 +305,7 @@ def test_runs_of_a_comparison_are_found_in_order_and_told_apart(compared, one):
     assert [run.name for run in twice] == [f"mu=1 ({run.folder})" for run in twice]
 
 
-# --- stopping -------------------------------------------------------------------------------------------------------
+# --- stopping -----------------------------------------------------------------------------------------------------
 
 
 def test_a_stop_file_ends_the_run_after_its_round_and_the_bits_stay_the_same(tmp_path):
@@ -336,22 +326,18 @@ def test_a_stop_file_ends_the_run_after_its_round_and_the_bits_stay_the_same(tmp
     assert results[0] == results[1]
 
 
-def test_the_command_ends_in_plain_words_when_it_is_stopped(tmp_path):
-    (tmp_path / "c.toml").write_text(from_table({**SMALL, "rounds": 100_000}).toml())
-    command = [sys.executable, "-m", "fedfilt.cli", "run", tmp_path / "c.toml", "--out", tmp_path / "r"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    try:
-        run = Records(tmp_path / "r")
-        while not run.rounds and process.poll() is None:
-            run.refresh()
-        (tmp_path / "r" / STOP).touch()
-        said = process.communicate(timeout=300)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "stopped;" in said
-    assert "--resume" in said
-    assert "Traceback" not in said
+def test_the_command_ends_in_plain_words_when_it_is_stopped(tmp_path, monkeypatch):
+    def asked(run, record):
+        (tmp_path / "r" / STOP).touch()  # while the first round is being played
+        return line_of(run, record)
+
+    monkeypatch.setattr("fedfilt.runs.play.line_of", asked)
+    done = call("run", config_file(tmp_path), "--out", tmp_path / "r")
+    assert done.returncode == 130
+    assert "stopped;" in done.stderr
+    assert "--resume" in done.stderr
+    run = Records(tmp_path / "r")
+    assert (run.status, len(run.rounds)) == ("stopped", 1)
 
 
 # --- sharing and figures ----------------------------------------------------------------------------------------------
@@ -359,13 +345,13 @@ def test_the_command_ends_in_plain_words_when_it_is_stopped(tmp_path):
 
 def test_shares_are_what_the_rules_do(compared):
     runs = {run.name: run for run in find_runs([compared])}
-    weights = runs["mu=1"].weights()
+    weights = sure(runs["mu=1"].weights())
     expected = fedfilt.mixing_matrix(Graph.paper(), Tikhonov(1.0), weights)
-    np.testing.assert_allclose(sharing.shares(runs["mu=1"]), expected, atol=1e-12)
-    np.testing.assert_allclose(sharing.shares(runs["local"]), np.eye(20))
-    np.testing.assert_allclose(sharing.shares(runs["fedavg"]), np.tile(weights / weights.sum(), (20, 1)))
+    np.testing.assert_allclose(shares(runs["mu=1"]), expected, atol=1e-12)
+    np.testing.assert_allclose(shares(runs["local"]), np.eye(20))
+    np.testing.assert_allclose(shares(runs["fedavg"]), np.tile(weights / weights.sum(), (20, 1)))
     what_if = fedfilt.mixing_matrix(Graph.paper(), Tikhonov(30.0), weights)
-    np.testing.assert_allclose(sharing.shares(runs["local"], mu=30.0), what_if, atol=1e-12)
+    np.testing.assert_allclose(shares(runs["local"], mu=30.0), what_if, atol=1e-12)
 
 
 def test_code_that_a_config_names_is_not_imported(one):
@@ -373,28 +359,28 @@ def test_code_that_a_config_names_is_not_imported(one):
     (one / "config.toml").write_text(text)
     run = Records(one)
     with pytest.raises(ValueError, match="unknown aggregation rule"):
-        sharing.shares(run)
+        shares(run)
     assert "unknown aggregation rule" in figures.mixing(run).layout.annotations[0].text
-    report.page([run])
+    report_page([run])
     assert "antigravity" not in sys.modules
 
 
 def test_figures_show_the_records(compared):
     runs = find_runs([compared])
     run = runs[2]
-    last = lines(run.folder)[-1]
+    last = read_lines(run.folder)[-1]
     devices = next(t for t in figures.building(run).data if t.customdata is not None)
     np.testing.assert_allclose(devices.marker.color, last["mixed"]["local"]["devices"], rtol=1e-6)
     assert list(devices.customdata) == list(range(20))
     sent = next(t for t in figures.building(run, "bytes", 2).data if t.customdata is not None)
-    assert list(sent.marker.color) == lines(run.folder)[1]["time"]["devices"]["bytes"]
+    assert list(sent.marker.color) == read_lines(run.folder)[1]["time"]["devices"]["bytes"]
     curve = {t.name: t for t in figures.accuracy(runs, "global", "joules").data}["mu=10"]
     np.testing.assert_allclose(curve.x, runs[3].spent("joules")[[1, 3]], rtol=1e-6)
     bars = figures.device_bars(run)
     worst = last["mixed"]["local"]["worst_device"]
     assert f"device {worst}" in bars.layout.annotations[0].text
     assert figures.round_timeline(run, 3).data[0].x == pytest.approx(
-        lines(run.folder)[2]["time"]["devices"]["compute_seconds"]
+        read_lines(run.folder)[2]["time"]["devices"]["compute_seconds"]
     )
     confusion = np.array(figures.confusion(run).data[0].z)
     np.testing.assert_allclose(confusion.sum(axis=1)[confusion.sum(axis=1) > 0], 1)
@@ -440,9 +426,10 @@ def test_floors_lie_side_by_side():
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(3)
 def test_report_has_all_numbers_config_versions_and_no_address_to_load_from(compared, tmp_path):
     out = tmp_path / "deep" / "r.html"
-    done = call("report", compared, "--out", out)
+    done = process("report", compared, "--out", out)
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout
     page = out.read_text()
@@ -453,21 +440,21 @@ def test_report_has_all_numbers_config_versions_and_no_address_to_load_from(comp
         assert "[aggregator]" in page
     assert page.count("Content-Security-Policy") == 1
     assert " src=" not in page.split("<script>")[0]  # nothing is loaded: no script, image or style from elsewhere
-    rows = list(csv.DictReader(io.StringIO(report.csv_files(runs)["rounds.csv"])))
+    rows = list(csv.DictReader(io.StringIO(csv_files(runs)["rounds.csv"])))
     assert len(rows) == 16
-    wrote = lines(compared / "mu=10" / "seed-0")[-1]
+    wrote = read_lines(compared / "mu=10" / "seed-0")[-1]
     assert float(rows[-1]["local"]) == pytest.approx(wrote["mixed"]["local"]["mean"], rel=1e-5)
     assert float(rows[-1]["joules"]) == pytest.approx(wrote["time"]["joules"], rel=1e-5)
-    per_device = list(csv.DictReader(io.StringIO(report.csv_files(runs)["devices.csv"])))
+    per_device = list(csv.DictReader(io.StringIO(csv_files(runs)["devices.csv"])))
     assert len(per_device) == 80
     assert per_device[-1]["last_round_outcome"] == wrote["time"]["devices"]["outcome"][-1]
 
 
+@pytest.mark.slow(4)
 def test_a_report_of_200_rounds_and_three_seeds_is_small(compared, tmp_path):
-    """Six rules, three seeds, tested in every round: more than any comparison of the paper."""
-    folders = []
+    """Four rules, three seeds, tested in every round: more than any comparison of the paper."""
     rng = np.random.default_rng(0)
-    last = lines(compared / "mu=1" / "seed-0")[-1]
+    last = read_lines(compared / "mu=1" / "seed-0")[-1]
     for rule in ("fedavg", "local", "mu=1", "mu=10"):
         for seed in range(3):
             folder = shutil.copytree(compared / rule / "seed-0", tmp_path / rule / f"seed-{seed}")
@@ -477,7 +464,6 @@ def test_a_report_of_200_rounds_and_three_seeds_is_small(compared, tmp_path):
                 for number in range(1, 201):
                     last["mixed"]["local"]["mean"] = rng.random()
                     log.write(json.dumps({**last, "round": number}) + "\n")
-            folders.append(folder)
     done = call("report", tmp_path, "--out", tmp_path / "r.html")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "r.html").stat().st_size < 6_000_000
@@ -490,7 +476,7 @@ def test_text_from_a_run_cannot_become_code_in_the_report(one):
     environment = json.loads((one / "environment.json").read_text())
     (one / "environment.json").write_text(json.dumps({**environment, "torch": "<img src=x onerror=alert(1)>"}))
     run = Records(one, name="</script><script>alert(2)</script>")
-    page = report.page([run])
+    page = report_page([run])
     assert "<script>alert" not in page
     assert "<img src=x" not in page
 
@@ -504,21 +490,18 @@ def test_errors_of_the_report_are_plain_and_nothing_is_written(compared, tmp_pat
         done = call("report", *words)
         assert done.returncode == 1
         assert message in done.stderr
-        assert "Traceback" not in done.stderr
 
 
 def test_images_without_a_browser_are_refused_in_plain_words(compared, tmp_path):
-    environment = {**os.environ, "BROWSER_PATH": str(tmp_path / "none")}
-
-    done = call("report", compared / "local", "--out", tmp_path / "r.html", "--images", "png", env=environment)
+    nowhere = {"BROWSER_PATH": str(tmp_path / "none")}
+    done = call("report", compared / "local", "--out", tmp_path / "r.html", "--images", "png", env=nowhere)
     assert done.returncode == 1
     assert "need Chrome or Chromium, and none was found" in done.stderr
-    assert "Traceback" not in done.stderr
     assert (tmp_path / "r.html").exists()  # the report itself needs none
     assert not (tmp_path / "r-figures").exists()
 
 
 def test_the_helpful_words_stay_in_the_docs():
-    text = (Path(__file__).resolve().parent.parent / "docs" / "seeing.md").read_text()
+    text = (ROOT / "docs" / "seeing.md").read_text()
     for word in ("fedfilt report", "fedfilt dashboard", "--token", "stop"):
         assert word in text

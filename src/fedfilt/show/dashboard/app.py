@@ -23,7 +23,7 @@ HOLD = 15.0  # seconds between redraws of pictures while a run trains: drawing t
 def make_app(watch: Watch) -> Dash:
     """The Dash application of these runs."""
     app = Dash(
-        "fedfilt.dashboard",
+        __package__,  # beside which its assets are
         title="fedfilt",
         update_title="",
         assets_folder="assets",
