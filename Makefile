@@ -1,6 +1,8 @@
 # Every target sets itself up: a virtual environment in .venv with the pinned versions of constraints.txt.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Workers share the cores, so linear algebra takes one thread in each
+TEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # The report and the dashboard are tested in the system's browser, which is installed where that may be done
@@ -14,11 +16,11 @@ demo: .venv/installed
 
 # Format, lint, types and the fast tests: while you work
 check: .venv/tested style
-	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+	$(TEST) -n auto --dist loadgroup -m "not slow"
 
 # Everything
 test: .venv/tested style
-	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=
+	$(TEST) -n auto --dist loadgroup --cov --cov-report=
 	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of fedfilt"
 
 .PHONY: style

@@ -12,17 +12,10 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from fedfilt._draws import Key, generator
-from fedfilt.data.store import DataMissing, Store
-from fedfilt.datasets.dsads import UNITS, Dsads
-from fedfilt.rounds.play import play
-from fedfilt.rounds.scores import summary
-from fedfilt.rounds.timeline import Event
-from fedfilt.rounds.voting import Rooms
-from fedfilt.runs.build import Run
-from fedfilt.runs.config import from_table
-from fedfilt.show.words import happening
+from fedfilt import DataMissing, Event, Rooms, Run, Store, from_table, play, summary
+from fedfilt.datasets import Dsads
 
+UNITS = ("torso", "right arm", "left arm", "right leg", "left leg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
@@ -43,6 +36,7 @@ def main(archive: str, short: bool, out: Path) -> None:
     homes = people - unseen
     table = {
         "rounds": 4 if short else 20,
+        "data": {"name": "dsads", "archive": archive},
         "partition": {"name": "wearers", "unseen": unseen},
         "samples": {"train": 38, "local_test": "whole", "global_test": "whole"},
         "graph": {"name": "homes", "rooms": homes, "devices": 5 * homes, "inside": False, "between": "updates", "k": 2},
@@ -52,7 +46,7 @@ def main(archive: str, short: bool, out: Path) -> None:
         "engine": {"workers": 1},
     }
     config = from_table(table)
-    data = config.partition(samples, np.arange(5 * homes) // 5, config.samples, generator(0, Key.PARTITION))
+    data = Run(config).data
 
     # 3. Train: everyone for themselves, one model for all, and personal models mixed over the graph
     results, votes = {}, {}
@@ -86,7 +80,8 @@ def main(archive: str, short: bool, out: Path) -> None:
     with run.experiment() as experiment:
         *_, (state, record) = play(run.start(), experiment)
     joined = summary(record.mixed, data)["local"]["devices"][0]
-    print(f"{happening(record.events[0])}: {joined:.1%} on its own test after one round")
+    (event,) = record.events
+    print(f"device {event.device} joined in round {event.round}: {joined:.1%} on its own test after one round")
     print(f"pictures: {out}")
 
 

@@ -25,16 +25,18 @@ if TYPE_CHECKING:
         topologies,
     )
     from fedfilt.data.samples import FederatedData
+    from fedfilt.data.store import DataMissing, Store
     from fedfilt.graph.building import Building
     from fedfilt.graph.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds.play import play, play_round
+    from fedfilt.rounds.scores import summary
     from fedfilt.rounds.timeline import Event
     from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
-    from fedfilt.rounds.voting import vote
+    from fedfilt.rounds.voting import Rooms, vote
     from fedfilt.runs.build import Run
     from fedfilt.runs.compare import compare
-    from fedfilt.runs.config import Config, load
+    from fedfilt.runs.config import Config, from_table, load
     from fedfilt.runs.fit import Fitted, fit
     from fedfilt.runs.play import play_in_folder
     from fedfilt.runs.records import Records
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Building": "graph.building",
     "Config": "runs.config",
+    "DataMissing": "data.store",
     "Evaluation": "rounds.types",
     "Event": "rounds.timeline",
     "Experiment": "rounds.types",
@@ -56,14 +59,17 @@ _HOMES = {
     "Plan": "system.orders",
     "Record": "rounds.types",
     "Records": "runs.records",
+    "Rooms": "rounds.voting",
     "Run": "runs.build",
     "Schedule": "system.orders",
     "State": "rounds.types",
+    "Store": "data.store",
     "Strength": "mixing",
     "Training": "training.sgd",
     "Updates": "rounds.types",
     "compare": "runs.compare",
     "fit": "runs.fit",
+    "from_table": "runs.config",
     "load": "runs.config",
     "mix": "mixing",
     "mixing_matrix": "mixing",
@@ -71,11 +77,13 @@ _HOMES = {
     "play_in_folder": "runs.play",
     "play_round": "rounds.play",
     "strength": "mixing",
+    "summary": "rounds.scores",
     "vote": "rounds.voting",
 }
 __all__ = [
     "Building",
     "Config",
+    "DataMissing",
     "Evaluation",
     "Event",
     "Experiment",
@@ -86,9 +94,11 @@ __all__ = [
     "Plan",
     "Record",
     "Records",
+    "Rooms",
     "Run",
     "Schedule",
     "State",
+    "Store",
     "Strength",
     "Training",
     "Updates",
@@ -98,6 +108,7 @@ __all__ = [
     "engines",
     "filters",
     "fit",
+    "from_table",
     "load",
     "mix",
     "mixing_matrix",
@@ -110,6 +121,7 @@ __all__ = [
     "schedulers",
     "sparsifiers",
     "strength",
+    "summary",
     "topologies",
     "vote",
 ]

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import datetime
 import threading
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,7 +15,6 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
-from test_flower import TABLE
 
 from fedfilt.engines.flower import device, messages
 from fedfilt.engines.flower.identity import Registered
@@ -26,11 +26,13 @@ from fedfilt.runs.checkpoint import BadCheckpoint, load_state, save_state
 from fedfilt.runs.config import from_table
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.trainer import Trainer
+from fedfilt.training.work import Desk
+from helpers import ROOM
 
 
 @pytest.fixture(scope="module")
 def run():
-    return Run(from_table(TABLE))
+    return Run(from_table(ROOM))
 
 
 # --- the device ----------------------------------------------------------------------------------------------------
@@ -40,7 +42,7 @@ def run():
 def desk(run):
     config = run.config
     trainer = Trainer(run.module, config.training, run.data.x.shape[1:])
-    return device.Desk(trainer, config.sparsifier, config.seed, run.data.classes)
+    return Desk(trainer, config.sparsifier, config.seed, run.data.classes)
 
 
 def train(desk, run, folder, round, accepted, number=1):
@@ -52,38 +54,40 @@ def train(desk, run, folder, round, accepted, number=1):
 
 
 def test_what_a_device_keeps_moves_on_only_when_the_server_says_so(desk, run, tmp_path):
-    first, _ = train(desk, run, tmp_path, 0, 0)
-    second, lost = train(desk, run, tmp_path, 1, 1)  # round 1 was accepted: its rest is in this update
+    first, _ = train(desk, run, tmp_path, 1, 0)
+    second, lost = train(desk, run, tmp_path, 2, 1)  # round 1 was accepted: its rest is in this update
     assert not lost
-    assert train(desk, run, tmp_path, 1, 1) == (second, False)  # asked again after a crash of the server: same bytes
-    unlike, _ = train(desk, run, tmp_path, 1, 0)  # round 1 was not accepted after all: its rest is not
+    assert train(desk, run, tmp_path, 2, 1) == (second, False)  # asked again after a crash of the server: same bytes
+    unlike, _ = train(desk, run, tmp_path, 2, 0)  # round 1 was not accepted after all: its rest is not
     assert unlike != second
-    assert train(desk, run, tmp_path, 0, 0) == (first, False)
-    train(desk, run, tmp_path, 1, 1)
-    train(desk, run, tmp_path, 2, 1)  # round 2 was late
-    train(desk, run, tmp_path, 3, 1)
+    assert train(desk, run, tmp_path, 1, 0) == (first, False)
+    train(desk, run, tmp_path, 2, 1)
+    train(desk, run, tmp_path, 3, 1)  # round 2 was late
+    train(desk, run, tmp_path, 4, 1)
     assert sorted(path.name for path in tmp_path.glob("left-*")) == ["left-1.safetensors", "left-4.safetensors"]
 
 
 def test_a_device_without_its_disk_says_so_and_goes_on(desk, run, tmp_path):
-    first, _ = train(desk, run, tmp_path / "a", 1, 0)
-    assert train(desk, run, tmp_path / "b", 1, 1) == (first, True)
+    first, _ = train(desk, run, tmp_path / "a", 2, 0)
+    assert train(desk, run, tmp_path / "b", 2, 1) == (first, True)
     (tmp_path / "b" / "left-2.safetensors").write_bytes(b"damaged")
-    assert train(desk, run, tmp_path / "b", 2, 2)[1]
+    assert train(desk, run, tmp_path / "b", 3, 2)[1]
 
 
 def test_a_device_refuses_bad_orders(desk, run, tmp_path):
     row = run.start().models[0]
-    good = dict(messages.train_order("r", Job(0, 0, row, Plan(1))).config_records[messages.RECORD])
+    good = dict(messages.train_order("r", Job(1, 0, row, Plan(1))).config_records[messages.RECORD])
     samples = lambda i: device.dealt(run.data, i)  # noqa: E731
-    for change, reason in [
+    bad: list[tuple[dict[str, Any], str]] = [
         ({"row": b"123"}, "row must be"),
         ({"row": np.full(len(row), np.nan, "<f4").tobytes()}, "row must be finite"),
         ({"epochs": -1}, "epochs must be from 1"),
+        ({"round": 0}, "round must be from 1"),
         ({"density": 2.0}, "density must be from 0 to 1"),
         ({"device": 9}, "device must be from 0 to 3, got 9"),
         ({"accepted": "1"}, "accepted must be int"),
-    ]:
+    ]
+    for change, reason in bad:
         order = RecordDict({messages.RECORD: ConfigRecord(good | change)})
         with pytest.raises(messages.BadMessage, match=reason):
             device.train_reply(order, desk, samples, tmp_path)
@@ -105,6 +109,7 @@ def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
     device.kept_samples(tmp_path, "other", 2, data)
     assert len(calls) == 2
     kind = device.kept_kind(tmp_path, "other")
+    assert kind is not None
     assert (kind.classes, kind.x.shape[1:]) == (10, (1, 8, 8))
     assert device.kept_kind(tmp_path, "p") is None
     order = messages.test_order("r", 3, 2, run.start().models[2])
@@ -117,7 +122,9 @@ def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
 def test_what_was_accepted_is_in_the_checkpoint(tmp_path):
     path = tmp_path / "state.safetensors"
     save_state(path, State(3, np.ones((2, 5), np.float32), None, np.array([3, 1])), "abc")
-    assert load_state(path, "abc", (2, 5)).accepted.tolist() == [3, 1]
+    found = load_state(path, "abc", (2, 5)).accepted
+    assert found is not None
+    assert found.tolist() == [3, 1]
     save_state(path, State(3, np.ones((2, 5), np.float32), None, np.array([3, 1, 2])), "abc")
     with pytest.raises(BadCheckpoint, match="what was accepted"):
         load_state(path, "abc", (2, 5))
@@ -134,13 +141,18 @@ class Listed:
         return [NodeInfo(node_id=number, public_key=key, name=name) for number, key, name in self._nodes]
 
 
+def listed(*nodes: Any) -> Any:
+    """A grid that has these nodes."""
+    return Listed(*nodes)
+
+
 def test_a_row_belongs_to_a_key_and_to_nothing_else(caplog):
     known = [Registered("a", b"key a"), Registered("b", b"key b")]
-    found = Nodes(Listed((7, b"key b", "b"), (8, b"key c", "a"), (9, b"key a", "b")), 2, known).online()
+    found = Nodes(listed((7, b"key b", "b"), (8, b"key c", "a"), (9, b"key a", "b")), 2, known).online()
     assert found == {1: 7}  # 8 has the name but not the key, 9 the key under a wrong name
     assert "node 8 ('a') does not hold the key of a device; it is left out" in caplog.text
     with pytest.raises(ValueError, match="one registered device per row"):
-        Nodes(Listed(), 3, known)
+        Nodes(listed(), 3, known)
 
 
 def _claims():
@@ -148,7 +160,8 @@ def _claims():
 
     @app.query()
     def _query(message: Message, context: Context) -> Message:
-        return Message(messages.who_reply(min(context.node_config["partition-id"], 2)), reply_to=message)
+        number: Any = context.node_config["partition-id"]
+        return Message(messages.who_reply(min(number, 2)), reply_to=message)
 
     return app
 
@@ -206,7 +219,7 @@ def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.supernode.nodestate import NodeStateFactory
 
-    from fedfilt.flower.deploy.supernode import be_patient
+    from fedfilt.engines.flower._compat import be_patient
 
     for module in (in_memory_corestate, sql_corestate):
         for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
@@ -214,7 +227,7 @@ def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
     clock = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)]
     monkeypatch.setattr(in_memory_corestate, "now", lambda: clock[0])
     be_patient()
-    state = NodeStateFactory(ObjectStoreFactory()).state()
+    state: Any = NodeStateFactory(ObjectStoreFactory()).state()
     state.task_store[5] = Task(task_id=5, run_id=1, status=TaskStatus(status="pending"))
     assert state.claim_task(5)
     start, silence = seconds
@@ -231,13 +244,14 @@ def test_the_work_of_a_run_that_ended_does_not_keep_back_the_next_reply(monkeypa
     from flwr.supernode import start_client_internal as internal
     from flwr.supernode.nodestate import NodeStateFactory
 
-    from fedfilt.flower.deploy.supernode import answer_all
+    from fedfilt.engines.flower._compat import answer_all
 
     monkeypatch.setattr(internal, "_push_messages", internal._push_messages)  # to be as before afterwards
     for name in ("_run_id", "_task_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     objects = ObjectStoreFactory()
-    state, store = NodeStateFactory(objects).state(), objects.store()
+    state: Any = NodeStateFactory(objects).state()
+    store = objects.store()
     monkeypatch.setattr(state, "get_message_processing_duration", lambda message_id: 0.0)
     received = []
     for run_id in (1, 2):

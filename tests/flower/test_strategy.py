@@ -2,8 +2,7 @@
 
 import importlib
 import io
-import sys
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 import fedfilt
 from fedfilt import aggregators
@@ -21,8 +21,8 @@ from fedfilt.flower import GFedFilt
 from fedfilt.rounds.types import Updates
 from fedfilt.system.orders import Plan
 from fedfilt.system.wire import pack
+from helpers import ROOT, SLOW
 
-ROOT = Path(__file__).resolve().parent.parent
 SIZE = 5
 
 
@@ -32,13 +32,13 @@ def _learner(bad=None):
 
     @app.train()
     def _train(message: Message, context: Context) -> Message:
-        number = context.node_config["partition-id"]
-        given = message.content["arrays"]["w"].numpy()
-        config = message.content["config"]
-        arrays = {"w": Array(given + np.float32(number + 1)), "n": message.content["arrays"]["n"]}
+        number: Any = context.node_config["partition-id"]
+        given = message.content.array_records["arrays"]["w"].numpy()
+        config: Any = message.content["config"]
+        arrays = {"w": Array(given + np.float32(number + 1)), "n": message.content.array_records["arrays"]["n"]}
         if "density" in config:
             arrays = {"update": Array(np.frombuffer(pack(np.full(SIZE, number + 1, np.float32)), np.uint8))}
-        metrics = {"num-examples": 10 * (number + 1), "given": float(given.sum())}
+        metrics: dict[str, Any] = {"num-examples": 10 * (number + 1), "given": float(given.sum())}
         if bad is not None and number == 1:
             bad(arrays, metrics)
         metrics |= {"epochs": int(config.get("epochs", 0)), "round": config["server-round"]}
@@ -46,7 +46,7 @@ def _learner(bad=None):
 
     @app.evaluate()
     def _evaluate(message: Message, context: Context) -> Message:
-        total = float(message.content["arrays"]["w"].numpy().sum())
+        total = float(message.content.array_records["arrays"]["w"].numpy().sum())
         metrics = MetricRecord({"sum": total, "num-examples": 1})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
@@ -65,13 +65,14 @@ def by_device(strategy, key):
     return [record[key] for _, record in sorted(strategy.train_metrics[1].items())]
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("packed", [False, True])
 def test_strategy_mixes_as_the_rule_does_and_tells_everyone_its_own_model_only(packed):
     graph = fedfilt.Graph.from_edges(3, [(0, 1), (1, 2)])
     plans = (lambda round: [Plan(epochs=round + i, density=0.5) for i in range(3)]) if packed else None
     strategy = GFedFilt(graph, plans=plans, min_available_nodes=3)
     with running_grid(_learner, 3) as grid:
-        result = strategy.start(grid, START, num_rounds=2, timeout=60)
+        result = strategy.start(grid, START, num_rounds=2, timeout=SLOW)
     rows, rule = np.tile(np.arange(SIZE, dtype=np.float32), (3, 1)), aggregators.GFedFilt()
     samples = np.array([strategy.train_metrics[1][i]["num-examples"] for i in range(3)], float)
     for round in (1, 2):
@@ -149,7 +150,7 @@ def test_strategy_leaves_a_bad_reply_out_and_names_it(bad):
     graph = fedfilt.Graph.from_edges(3, [(0, 1), (1, 2)])
     strategy = GFedFilt(graph, fraction_evaluate=0.0, min_available_nodes=3)
     with running_grid(lambda: _learner(bad), 3) as grid:
-        strategy.start(grid, START, num_rounds=1, timeout=60)
+        strategy.start(grid, START, num_rounds=1, timeout=SLOW)
     (wrong,) = strategy.rejected[1]
     present = sorted(strategy.train_metrics[1])
     assert sorted([wrong, *present]) == [0, 1, 2]
@@ -163,22 +164,39 @@ def test_strategy_leaves_a_bad_reply_out_and_names_it(bad):
 
 def test_strategy_refuses_settings_that_make_no_sense():
     graph = fedfilt.Graph.from_edges(3, [(0, 1)])
-    for options, message in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"fraction_train": 1.5}, "fraction_train must be"),
         ({"min_train_nodes": -1}, "min_train_nodes must be"),
         ({"devices": ["a"]}, "devices must be one name per row"),
-    ]:
+    ]
+    for options, message in cases:
         with pytest.raises(ValueError, match=message):
             GFedFilt(graph, **options)
     with running_grid(_learner, 3) as grid, pytest.raises(ValueError, match="plans must give one plan per device"):
         GFedFilt(graph, plans=lambda round: [Plan()]).start(grid, START, num_rounds=1)
 
 
+def test_metrics_are_averaged_as_flowers_own_strategies_do():
+    rng = np.random.default_rng(0)
+    records = [
+        MetricRecord({"num-examples": n, "loss": rng.random(), "count": n + 1, "each": rng.random(3).tolist()})
+        for n in (7, 1, 0, 12)
+    ]
+    told = [RecordDict({"metrics": record}) for record in records]
+    strategy = GFedFilt()
+    assert strategy.train_metrics_aggr_fn is strategy.evaluate_metrics_aggr_fn
+    found, wanted = (rule(told, "num-examples") for rule in (strategy.train_metrics_aggr_fn, aggregate_metricrecords))
+    assert list(found) == list(wanted) == ["loss", "count", "each"]
+    for name in wanted:
+        assert type(found[name]) is type(wanted[name])
+        assert found[name] == pytest.approx(wanted[name])
+
+
 def _quickstart():
-    sys.path.insert(0, str(ROOT / "examples" / "flower_quickstart"))
     return importlib.import_module("flower_app.client_app").app
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("strategy", ["GFedFilt", "FedAvg"])
 def test_the_quickstart_differs_from_a_plain_flower_app_in_two_lines(tmp_path, monkeypatch, strategy):
     """As it is, and with the two lines as Flower's own quickstart has them."""
@@ -194,10 +212,15 @@ def test_the_quickstart_differs_from_a_plain_flower_app_in_two_lines(tmp_path, m
         for old, new in ((changes[1], changes[0]), (changes[3], changes[2])):
             assert old in code
             code = code.replace(old, new)
-    space = {"__name__": "server_app"}
+    space: dict[str, Any] = {"__name__": "server_app"}
     exec(compile(code, "server_app.py", "exec"), space)
     with running_grid(_quickstart, 4, 1, folder) as grid:
-        config = {"num-server-rounds": 2, "fraction-evaluate": 1.0, "local-epochs": 2, "learning-rate": 0.1}
+        config: dict[str, Any] = {
+            "num-server-rounds": 2,
+            "fraction-evaluate": 1.0,
+            "local-epochs": 2,
+            "learning-rate": 0.1,
+        }
         space["app"](grid=grid, context=Context(1, 0, {}, RecordDict(), config))
     model = torch.load(tmp_path / "final_model.pt", weights_only=True)  # the example's own file; nothing in it is run
     assert model["0.weight"].shape == (32, 64)
@@ -206,6 +229,6 @@ def test_the_quickstart_differs_from_a_plain_flower_app_in_two_lines(tmp_path, m
 def test_the_docs_show_what_works():
     text = (ROOT / "docs" / "deploy.md").read_text()
     (code,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
-    space = {}
+    space: dict[str, Any] = {}
     exec(compile(code, "deploy.md", "exec"), space)
     assert space["strategy"].graph.count == 6

@@ -19,6 +19,7 @@ from fedfilt.engines.local import Local
 from fedfilt.rounds.types import State
 from fedfilt.runs import checkpoint
 from fedfilt.runs import compare as comparing
+from fedfilt.runs import play as play_module
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
@@ -316,3 +317,21 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(checkpoint.BadCheckpoint, match="is of format 3, this version reads 2"):
         checkpoint.load_state(tmp_path / "state", "abc", (2, 5))
+
+
+@pytest.mark.parametrize("last", ["environment.json", "partition.json", "graph.json"])
+def test_a_run_killed_while_it_sets_up_its_folder_can_be_resumed(tmp_path, monkeypatch, last):
+    """Whatever file was the last to be written, the folder is known as one of this run."""
+    whole = finish(tmp_path / "whole")
+    real_write = play_module.write_atomically
+
+    def write_until(path, content):
+        real_write(path, content)
+        if path.name == last:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(play_module, "write_atomically", write_until)
+    with pytest.raises(KeyboardInterrupt):
+        finish(tmp_path / "killed")
+    monkeypatch.undo()
+    assert finish(tmp_path / "killed", resume=True)["models_sha256"] == whole["models_sha256"]

@@ -87,7 +87,9 @@ def _errors() -> Iterator[None]:
     try:
         with errors():
             if find_spec("flwr") is None:
-                raise ValueError("this needs Flower: pip install 'fedfilt[flower]'")
+                from fedfilt.engines.flower._compat import MISSING
+
+                raise ValueError(MISSING)
             yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -23,7 +23,7 @@ from fedfilt.system.wire import unpack
 log = logging.getLogger("flwr")
 
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
-PACKED = "update"  # a reply may hold this one array of bytes (`fedfilt.wire.pack`) instead of a whole model
+PACKED = "update"  # a reply may hold this one array of bytes (`fedfilt.system.wire.pack`) instead of a whole model
 MOST_SAMPLES = 10**9
 
 
@@ -75,8 +75,8 @@ class GFedFilt(Strategy):
         self.min_available_nodes = min_available_nodes if graph is None else max(min_available_nodes, graph.count)
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or averages
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or averages
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or _averages
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or _averages
         self.models: list[ArrayRecord] = []  # every device's own model, after the last round
         self.train_metrics: dict[int, dict[int, MetricRecord]] = {}  # round -> device -> what it said
         self.evaluate_metrics: dict[int, dict[int, MetricRecord]] = {}
@@ -312,11 +312,11 @@ class _Form(NamedTuple):
         return ArrayRecord(found)
 
 
-def averages(contents: list[RecordDict], key: str) -> MetricRecord:
+def _averages(contents: list[RecordDict], key: str) -> MetricRecord:
     """The average of every metric but `key`, weighted by `key`, as Flower's own strategies have it.
 
-    >>> told = [RecordDict({"": MetricRecord({"samples": n, "loss": n * 1.0, "each": [0.0, n]})}) for n in (1, 3)]
-    >>> dict(averages(told, "samples"))
+    >>> told = [RecordDict({"": MetricRecord({"samples": n, "loss": 1.0 * n, "each": [0.0, 1.0 * n]})}) for n in (1, 3)]
+    >>> dict(_averages(told, "samples"))
     {'loss': 2.5, 'each': [0.0, 2.5]}
     """
     records = [_metrics(content) for content in contents]

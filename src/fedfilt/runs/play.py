@@ -64,6 +64,7 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
     own, machine = folder / "config.toml", folder / "environment.json"
     if own.exists():
         check_same(config, own)
+    write_atomically(own, config.toml().encode())  # first of all: what has one can be resumed
     now = environment(run)
     if machine.exists():
         check_environment(folder, now)
@@ -74,7 +75,6 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
         write_atomically(folder / "graph.json", graph.encode())
     (folder / STOP).unlink(missing_ok=True)  # meant for a run that has ended since
     (folder / "checkpoint").mkdir(exist_ok=True)
-    write_atomically(own, config.toml().encode())
     shape = (run.graph.count, run.layout.size)
     state = checkpoint.load_state(saved, config.hash(), shape) if saved.exists() else run.start()
     kept = [line for line in read_lines(folder) if line["round"] <= state.round]

@@ -38,12 +38,12 @@ NEEDED = {
         "flwr.supercore.inflatable.inflatable_utils:pull_objects(object_ids, pull_object_fn, max_time)",
     ),
     "patience": (
+        "flwr.supercore.corestate:in_memory_corestate",
+        "flwr.supercore.corestate:sql_corestate",
         "flwr.supercore.corestate.in_memory_corestate:HEARTBEAT_DEFAULT_INTERVAL",
         "flwr.supercore.corestate.in_memory_corestate:HEARTBEAT_PATIENCE",
         "flwr.supercore.corestate.sql_corestate:HEARTBEAT_DEFAULT_INTERVAL",
         "flwr.supercore.corestate.sql_corestate:HEARTBEAT_PATIENCE",
-        "flwr.supercore.corestate:in_memory_corestate",
-        "flwr.supercore.corestate:sql_corestate",
     ),
     "supernode": (
         "flwr.supernode:start_client_internal",

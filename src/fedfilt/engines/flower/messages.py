@@ -25,7 +25,7 @@ class BadMessage(ValueError):
 class Trained(NamedTuple):
     """What a device says after training."""
 
-    content: bytes  # the packed update, see `fedfilt.wire`
+    content: bytes  # the packed update, see `fedfilt.system.wire`
     samples: int
     loss: float
     seconds: float  # it trained
@@ -58,6 +58,8 @@ def read_train_order(content: RecordDict, size: int) -> tuple[str, Job]:
     )
     accepted = _number(record, "accepted", 0, 2**31)
     run, round, device = _head(record)
+    if not round:
+        raise BadMessage("round must be from 1, got 0")
     return run, Job(round, device, _row(record, size), plan, accepted=accepted)
 
 

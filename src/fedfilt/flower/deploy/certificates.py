@@ -18,7 +18,6 @@ YEARS = 10
 
 def certificates(folder: Path, where: Address) -> bytes:
     """A certificate authority and a certificate for the SuperLink; the authority's certificate."""
-
     folder.mkdir()
     begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)  # clocks of devices may be behind
     end = begin + datetime.timedelta(days=365 * YEARS)
@@ -77,13 +76,11 @@ def certificates(folder: Path, where: Address) -> bytes:
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
-
     return certificate.public_bytes(Encoding.PEM)
 
 
 def new_key(folder: Path) -> str:
     """A new key pair of a device, in the formats Flower reads; the public key as text."""
-
     key = ec.generate_private_key(ec.SECP384R1())
     _write_key(folder / "key", key, ssh=True)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -92,7 +89,6 @@ def new_key(folder: Path) -> str:
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, ssh: bool = False) -> None:
-
     kind = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
     content = key.private_bytes(Encoding.PEM, kind, NoEncryption())
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

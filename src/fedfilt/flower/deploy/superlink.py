@@ -9,11 +9,12 @@ one from another machine may be no larger than FEDFILT_MOST_BYTES.
 import ipaddress
 import logging
 import os
+import sys
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fedfilt.engines.flower._compat import be_patient, run_superlink
+from fedfilt.engines.flower._compat import Unsupported, be_patient, run_superlink
 
 log = logging.getLogger("flwr")
 
@@ -67,9 +68,12 @@ def _from_here(scope: Scope) -> bool:
 
 
 def main() -> None:
-    """Start the SuperLink with this in front of all it serves."""
-    be_patient()
-    run_superlink(Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])))
+    """Start the SuperLink with this in front of all it serves; with a Flower that we do not know, say so."""
+    try:
+        be_patient()
+        run_superlink(Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])))
+    except Unsupported as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

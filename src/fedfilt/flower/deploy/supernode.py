@@ -1,13 +1,18 @@
 """Flower's SuperNode, more patient: `python -m fedfilt.flower.deploy.supernode` with Flower's options."""
 
-from fedfilt.engines.flower._compat import answer_all, be_patient, run_supernode
+import sys
+
+from fedfilt.engines.flower._compat import Unsupported, answer_all, be_patient, run_supernode
 
 
 def main() -> None:
-    """Start the SuperNode."""
-    be_patient()
-    answer_all()
-    run_supernode()
+    """Start the SuperNode; with a Flower that we do not know, one sentence says so."""
+    try:
+        be_patient()
+        answer_all()
+        run_supernode()
+    except Unsupported as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
