@@ -27,8 +27,7 @@ test: .venv/tested style
 style: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/mypy.ini
+	$(BIN)/mypy --config-file tests/mypy.ini & tests=$$!; $(BIN)/mypy && wait $$tests
 
 bench: .venv/benched
 	failed=0; for table in mix round networks growth plan dashboard; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed

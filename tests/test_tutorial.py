@@ -50,7 +50,7 @@ def test_the_tutorial_runs_in_a_short_form(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == "4 people x 5 units, 1140 windows of 9 channels x 125 samples"
     assert [line.split()[0] for line in lines[1:4]] == ["local", "fedavg", "gfedfilt"]
-    assert lines[4].startswith("device 0 joins from neighbours: ")
+    assert lines[4].startswith("device 0 joined in round 2: ")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"signals.html", "accuracy.html", "vote.html"}
 
 
