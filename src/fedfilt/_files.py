@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import IO
 
 LOCK = "lock"  # held by the process that plays a run; it contains that process's number
 STOP = "stop"  # a file of this name in a run folder asks the run to end after its round
-OWNED_BY_FILE = hasattr(fcntl, "F_OFD_SETLK")  # Linux; a lock of this kind can be looked at without taking it
+# Where the system has locks that belong to an open file, one can be looked at without taking it
+OWNED_BY_FILE = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock
 
 
@@ -56,7 +58,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process holds a run folder. Looking takes no lock, so it never gets in the way of one that begins."""
+    """Whether a process holds a run folder. On Linux looking takes no lock, so it is never in the way of a run."""
     try:
         with (folder / LOCK).open("rb") as file:
             if OWNED_BY_FILE:
@@ -71,12 +73,11 @@ def in_use(folder: Path) -> bool:
 
 
 def _take(file: IO[str]) -> bool:
-    """Lock a file if nobody has; the lock belongs to this open file, not to the process, where the system can do so."""
+    """Lock a file if nobody has, in both ways: earlier versions know only the second."""
     try:
         if OWNED_BY_FILE:
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise

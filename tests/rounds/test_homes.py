@@ -65,7 +65,7 @@ def test_what_cannot_be_a_home_is_named(tmp_path):
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             table(**options).graph(seed=0)
-    with pytest.raises(ValueError, match="unknown key in graph 'between'"):
+    with pytest.raises(ValueError, match="unknown key in graph for paper 'between'"):
         table("paper", between="everyone")
     for text, message in [
         ("a,b\n0,1\n", "header must be a,b,distance"),

@@ -209,7 +209,7 @@ def test_the_deadline_is_that_of_the_devices_that_are_there():
         ([{"round": 2, "move": 1, "links": [[1, 1]]}], "two devices from 0 to 3, got"),
         ([{"round": 2, "move": 1, "links": [[1, 7]]}], "two devices from 0 to 3, got"),
         ([{"round": 2, "move": 1, "links": [[1]]}], "two devices from 0 to 3, got"),
-        ([{"round": 2, "move": 1, "links": [[2, 3]]}], r"nobody of \[2, 3\] joins or moves"),
+        ([{"round": 2, "move": 1, "links": [[2, 3]]}], r"neither 2 nor 3 joins or moves"),
         ([{"round": 2, "move": 1, "links": [[1, 2, -1]]}], "weight must be"),
         ([{"round": 2, "leave": 1, "links": [[1, 2]]}], "need a device that joins or moves"),
         ([{"round": 2, "offline": 1, "until": 2}], r"events\.until must be a round after 2"),

@@ -199,9 +199,9 @@ def test_topology_from_files(tmp_path):
 
 
 def test_keys_that_mean_nothing_are_refused():
-    with pytest.raises(ValueError, match="unknown key in graph 'building'"):
+    with pytest.raises(ValueError, match="unknown key in graph for paper 'building'"):
         from_table({"graph": {"building": "home.csv"}})
-    with pytest.raises(ValueError, match="unknown key in graph 'reech'; did you mean 'reach'"):
+    with pytest.raises(ValueError, match="unknown key in graph for distance 'reech'; did you mean 'reach'"):
         from_table({"graph": {"name": "distance", "reech": 3.0}})
     with pytest.raises(ValueError, match=r"graph\.file must name"):
         from_table({"graph": "edges"})
@@ -239,7 +239,7 @@ def test_keys_of_an_older_version_that_meant_something_keep_their_meaning():
     assert shuffled == GraphTable(Paper(), laplacian="symmetric", shuffle=True)
     assert from_table({"graph": {"name": "homes", **OLD, "reweigh": True}}).graph.learned
     for key, value in {"rooms": 5, "k": 3, "between": "everyone", "reach": 2.0}.items():
-        with pytest.raises(ValueError, match=f"unknown key in graph '{key}'"):
+        with pytest.raises(ValueError, match=f"unknown key in graph for paper '{key}'"):
             from_table({"graph": {"name": "paper", **OLD, key: value}})
 
 
@@ -344,3 +344,37 @@ def test_what_is_no_graph_and_no_vote_is_named():
         fedfilt.mix(matrix, Tikhonov(1.0), np.ones((6, 2)))
     with pytest.raises(ValueError, match="as many moments and labels for every device"):
         fedfilt.vote([[[0.5, 0.5]], [[0.5, 0.5], [0.1, 0.9]]])
+
+
+# --- corner cases -------------------------------------------------------------------------------------------------
+
+
+def test_whole_numbers_where_floats_are_meant_change_nothing():
+    one, other = ({"scheduler": {"name": "same_deadline", "importance": x}} for x in ([1, 0, 0], [1.0, 0.0, 0.0]))
+    assert from_table(one).hash() == from_table(other).hash()
+    events = [{"round": 2, "join": 3, "links": links} for links in ([[3, 1]], [[3.0, 1.0]])]
+    assert len({from_table({"events": [event]}).hash() for event in events}) == 1
+
+
+def test_a_graph_that_is_no_topology_is_named():
+    with pytest.raises(ValueError, match="math:pi must be a dataclass"):
+        from_table({"graph": "math:pi"})
+
+
+def test_another_graph_keeps_only_what_it_knows(tmp_path):
+    path = tmp_path / "e.toml"
+    path.write_text("[graph]\nname = 'distance'\nrooms = 3\nreach = 9.0\n")
+    assert load(path, ["graph=nearest"]).table()["graph"]["rooms"] == 3
+    assert load(path, ["graph=paper"]).table()["graph"] == from_table({}).table()["graph"]
+
+
+def test_old_keys_are_dropped_for_graphs_of_the_package_only(tmp_path, monkeypatch):
+    (tmp_path / "own_graph.py").write_text(
+        "from dataclasses import dataclass\nfrom fedfilt import Graph\n"
+        "@dataclass(frozen=True)\nclass Ring:\n    n: int = 4\n"
+        "    def __call__(self, seed):\n        return Graph.from_edges(self.n, [(0, 1)])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert from_table({"graph": "own_graph:Ring"}).graph.graph(0).count == 4
+    with pytest.raises(ValueError, match="unknown key in graph for own_graph:Ring 'k'"):
+        from_table({"graph": {"name": "own_graph:Ring", "k": 4}})

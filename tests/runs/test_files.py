@@ -1,6 +1,7 @@
 """Files of a run folder: whole or not at all, held by one process at a time."""
 
 import contextlib
+import fcntl
 import subprocess
 import sys
 import threading
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedfilt._files import Busy, in_use, locked, write_atomically
+from fedfilt._files import LOCK, Busy, in_use, locked, write_atomically
 from helpers import started, until
 
 HOLD = """
@@ -90,3 +91,13 @@ def test_a_file_that_cannot_be_written_is_left_as_it_was(tmp_path):
         write_atomically(path, nothing)
     assert path.read_bytes() == b"second"
     assert [found.name for found in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_run_of_an_earlier_version_is_respected(tmp_path):
+    """Versions before took another kind of lock."""
+    with (tmp_path / LOCK).open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(Busy), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        assert in_use(tmp_path)

@@ -13,11 +13,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import load
+from fedfilt.runs.config import from_table, load
 from fedfilt.runs.folder import environment
+from fedfilt.runs.groups import differences, groups
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
-from fedfilt.runs.records import Records
+from fedfilt.runs.records import Records, find_runs
 from fedfilt.show.dashboard import page
 from fedfilt.show.dashboard.app import make_app
 from fedfilt.show.dashboard.folders import Watch
@@ -124,3 +125,14 @@ def test_a_finished_run_of_an_older_version_is_left_as_it_is(before):
     now = contents(before / "finished")
     for name in ("result.json", "environment.json", "checkpoint/state.safetensors", "devices.csv"):
         assert {str(path): data for path, data in now.items()}[name] == {str(p): d for p, d in kept.items()}[name]
+
+
+def test_seeds_of_both_versions_belong_together(tmp_path):
+    """A comparison that an earlier version began and this one went on with is one group, without differences."""
+    shutil.copytree(BEFORE / "finished", tmp_path / "one")
+    table = from_table(load(BEFORE / "finished" / "config.toml").table() | {"seed": 1})
+    for _ in play_in_folder(Run(table), tmp_path / "two"):
+        pass
+    runs = find_runs([tmp_path])
+    assert [len(found) for found in groups(runs).values()] == [2]
+    assert differences(runs) == []

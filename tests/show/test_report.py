@@ -201,7 +201,12 @@ def test_a_deleted_folder_is_missing_until_it_is_back(one, tmp_path):
 
 def test_events_of_every_form(one):
     table = [json.loads(line) for line in (one / "metrics.jsonl").read_text().splitlines()]
-    table[0]["events"] = [{"kind": "join", "device": 3}, {"leave": [1, 2]}, {"what": "renamed"}, "plain words"]
+    table[0]["events"] = [
+        {"what": "join", "device": 3},
+        {"what": "leave", "device": [1]},
+        {"what": "renamed"},
+        "plain words",
+    ]
     table[1]["time"]["late"] = [7]
     table[1]["time"]["rejected"] = [8]
     table[1]["absent"] = {"9": "offline", "10": "refused: a reply <b>of</b> another kind"}
@@ -210,8 +215,7 @@ def test_events_of_every_form(one):
     (one / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in table))
     assert [dated(event) for event in Records(one).events] == [
         "round 1: device 3 joins",
-        "round 1: device 1 leaves",
-        "round 1: device 2 leaves",
+        "round 1: leaves",
         "round 1: renamed",
         "round 1: plain words",
         "round 2: device 7 late",

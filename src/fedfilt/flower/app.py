@@ -4,7 +4,6 @@ The run config holds the experiment as TOML text. What only the edge server may 
 the run is kept, it reads from the file that the environment variable FEDFILT_DEPLOYMENT names.
 """
 
-import hashlib
 import logging
 import os
 import shutil
@@ -42,7 +41,7 @@ def _place(context: Context) -> Workplace:
     if named is None and number is None:
         raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
     folder = _simulated(context) / f"device-{number}" if named is None else Path(str(named)).expanduser()
-    key = hashlib.sha256(config.toml().encode()).hexdigest()
+    key = config.hash()
     everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
     data = kept_kind(folder, key) or everybody()
     module = module_of(config, data)

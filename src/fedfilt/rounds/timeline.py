@@ -255,7 +255,9 @@ def _check(events: Sequence[Event], graph: Graph, rounds: int) -> None:
                     f"got {list(link)} in round {event.round}"
                 )
             if not {*ends} & {*event.join, *event.move}:  # type: ignore[misc]
-                raise ValueError(f"events.links of round {event.round}: nobody of {list(link)} joins or moves")
+                raise ValueError(
+                    f"events.links of round {event.round}: neither {ends[0]:g} nor {ends[1]:g} joins or moves"
+                )
             check_number("events.links weight", link[2] if len(link) == 3 else 1.0, low=0)
 
 

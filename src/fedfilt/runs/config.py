@@ -30,8 +30,6 @@ from fedfilt.system.lateness import Lateness
 from fedfilt.topologies.paper import Paper
 from fedfilt.training.sgd import Training
 
-_MISSING = object()
-
 # Tables whose `name` is a file of a folder, and the file taken if none is named. `filter` stands inside others.
 PARTS = {
     "data": ("datasets", "mnist"),
@@ -48,7 +46,9 @@ DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
 NAMED = (*PARTS, "engine")  # tables for which a name may stand
 # Options that stay when another part is named: they say what the place is, not how its devices are linked
 KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle")}
+PLACE = ("engine", "checkpoint")  # tables that say where and how a run is made, not what comes of it
 # Keys that [graph] had, whatever its name, in files of versions before topologies were parts
+OLD_GRAPHS = ("paper", "distance", "nearest", "rooms", "complete", "empty", "edges", "homes")
 OLD_GRAPH: Table = {
     "rooms": 4,
     "building": "",
@@ -99,7 +99,7 @@ class Config:
         A key at its default does not count, so that an experiment keeps its hash when another version adds keys.
         """
         table = _table_of(self, only_changed=True)
-        for key in ("engine", "checkpoint"):
+        for key in PLACE:
             table.pop(key, None)
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -160,9 +160,21 @@ def _override(table: Table, path: Sequence[str], value: Any) -> None:
         if not isinstance(table, dict):
             raise ValueError(f"{'.'.join(path)}: {step} is a value, not a table")
     if last == "name" and steps and steps[-1] in DEFAULTS and table.get("name", DEFAULTS[steps[-1]]) != value:
-        for option in [key for key in table if key not in KEPT.get(steps[-1], ())]:
+        kept = _kept(steps[-1], str(value))
+        for option in [key for key in table if key not in kept]:
             del table[option]  # the options of another part do not fit
     table[last] = value
+
+
+def _kept(part: str, name: str) -> set[str]:
+    """Options of a part that stay when it is replaced by another, which has them too."""
+    if part not in KEPT:
+        return set()
+    try:
+        known = _options(_parts.find(PARTS[part][0], name))
+    except ValueError:
+        return set()  # the name is refused later
+    return set(KEPT[part]) & {*known, *_options(GraphTable)}
 
 
 def _made(kind: type, table: Any, path: str) -> Any:
@@ -186,13 +198,8 @@ def _made(kind: type, table: Any, path: str) -> Any:
 
 def _value(key: str, hint: Any, value: Any, path: str) -> Any:
     if key in PARTS and hint in (Any, Response):
-        folder, default = PARTS[key]
         options = _named(value, path)
-        name = options.pop("name", default)
-        kind = _parts.find(folder, str(name))
-        if not dataclasses.is_dataclass(kind):
-            raise ValueError(f"{path}: {name} must be a dataclass, so that its options can be saved with a run")
-        return _made(typing.cast(type, kind), options, path)
+        return _made(_part(key, options.pop("name", DEFAULTS[key]), path), options, path)
     if hint is GraphTable:
         return graph_table(_named(value, path), path)
     if hint is ModelTable:
@@ -213,9 +220,7 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
         return _made(typing.cast(type, hint), value, path)
     if not _fits(value, hint):
         raise ValueError(f"{path} must be {_words(hint)}, got {value!r}")
-    if hint is float:
-        return float(value)
-    return tuple(value) if isinstance(value, list) else value
+    return _converted(value, hint)
 
 
 def _named(value: Any, path: str) -> Table:
@@ -229,25 +234,55 @@ def _named(value: Any, path: str) -> Table:
 
 def graph_table(table: Table, path: str = "graph") -> GraphTable:
     """The table [graph]: options of its topology, and those of any graph."""
-    kind = _parts.find(*_folder_and_name(table, "graph"))
-    if not dataclasses.is_dataclass(kind):
-        raise ValueError(f"{path}: {kind.__name__} must be a dataclass, so that its options can be saved with a run")
-    own, common = _options(typing.cast(type, kind)), set(_options(GraphTable)) - {"topology"}
-    options = {
-        key: value
-        for key, value in table.items()
-        if key != "name" and (key in own or key in common or value != OLD_GRAPH.get(key, _MISSING))
-    }
-    for key in options:
-        check_choice(f"key in {path}", key, [*own, *common])
-    topology = _made(typing.cast(type, kind), {k: v for k, v in options.items() if k not in common}, path)
+    name = str(table.get("name", DEFAULTS["graph"]))
+    kind = _part("graph", name, path)
+    own, common = _options(kind), set(_options(GraphTable)) - {"topology"}
+    options = {key: value for key, value in table.items() if key != "name"}
+    for key in [key for key in options if key not in own and key not in common]:
+        if name in OLD_GRAPHS and key in OLD_GRAPH and options[key] == OLD_GRAPH[key]:
+            del options[key]
+        else:
+            check_choice(f"key in {path} for {name}", key, [*own, *common])
+    topology = _made(kind, {k: v for k, v in options.items() if k not in common}, path)
     hints = _options(GraphTable)
     return GraphTable(topology, **{k: _value(k, hints[k], options[k], f"{path}.{k}") for k in common & set(options)})
 
 
-def _folder_and_name(table: Table, part: str) -> tuple[str, str]:
-    folder, default = PARTS[part]
-    return folder, str(table.get("name", default))
+def current(table: Mapping[str, Any]) -> Table:
+    """A config's table as this version writes it; one that cannot be read, or names code of its own, stays as it is."""
+    try:
+        return dict(table) if outside(table) else from_table(table).table()
+    except (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
+        return dict(table)
+
+
+def outside(table: Mapping[str, Any]) -> bool:
+    """Whether a config names code from outside the package as module:Class."""
+    return any(
+        outside(value) if isinstance(value, Mapping) else key == "name" and ":" in str(value)
+        for key, value in table.items()
+    ) or any(isinstance(value, str) and ":" in value for key, value in table.items() if key != "name")
+
+
+def _part(key: str, name: Any, path: str) -> type:
+    """The class of a part."""
+    kind = _parts.find(PARTS[key][0], str(name))
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"{path}: {name} must be a dataclass, so that its options can be saved with a run")
+    return typing.cast(type, kind)
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """A value that fits a hint, with whole numbers as floats where floats are meant and lists as tuples."""
+    if hint is float:
+        return float(value)
+    if isinstance(value, list | tuple):
+        kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+        fitting = (typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple and _fits(value, kind))
+        inner = next(fitting, (Any, ...))
+        each = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(_converted(one, kind) for one, kind in zip(value, each, strict=True))
+    return value
 
 
 def _options(kind: type) -> dict[str, Any]:

@@ -39,12 +39,8 @@ def check_same(config: Config, old: Path) -> None:
     before = load(old)
     if before.hash() == config.hash():
         return
-    was = _flat(before.table())
-    changes = [
-        f"{key} was {was.get(key)!r}, is {value!r}"
-        for key, value in _flat(config.table()).items()
-        if was.get(key) != value
-    ]
+    was, now = _flat(before.table()), _flat(config.table())
+    changes = [f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in was | now if was.get(key) != now.get(key)]
     raise ValueError(
         f"{old.parent} was run with another config ({'; '.join(changes)}); resume with the same one, "
         "or choose another --out"

@@ -30,8 +30,6 @@ from fedfilt.system.orders import whole
 TAIL = 200  # bytes by which a file is known again
 # Lists of devices in a line of metrics.jsonl, and what has happened to those devices
 LISTED = {"late": "late", "rejected": "reject", "joined": "join", "left": "leave", "moved": "move"}
-HAPPENED = ("join", "leave", "move", "offline", "online", "reject")
-DETAILS = ("start", "links", "room", "until", "why")
 
 
 class Records:
@@ -390,9 +388,11 @@ def _told(number: int, event: Any) -> Iterator[Happening]:
     if not isinstance(event, Mapping):
         yield Happening(number, None, "said", {"words": str(event)[:200]})
         return
-    kind = next((key for key in ("what", "kind", "event", "type") if key in event), "")
-    what = str(event[kind]) if kind else next((key for key in HAPPENED if key in event), "event")
-    devices = event.get("device", event.get("devices", None if kind else event.get(what)))
-    details = {str(key): value for key, value in event.items() if key in DETAILS}
-    for device in devices if isinstance(devices, list) else [devices]:
-        yield Happening(number, device if isinstance(device, int) else None, what[:40], details)
+    device = event.get("device")
+    details = {key: _short(value) for key, value in event.items() if key not in ("what", "device")}
+    yield Happening(number, device if isinstance(device, int) else None, str(event.get("what", "event"))[:40], details)
+
+
+def _short(value: Any) -> Any:
+    """A detail as it is, or as a text that is not too long."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)[:200]

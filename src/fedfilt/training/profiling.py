@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,14 +11,6 @@ import torch
 from fedfilt._checks import check_count
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer
-
-
-class Profile(NamedTuple):
-    """What a plan needs to know of a device: a line of the table that `devices.name = "measured"` reads."""
-
-    device: str
-    seconds_per_sample: float
-    bits_per_second: float
 
 
 def seconds_per_sample(module: torch.nn.Module, shape: tuple[int, ...], classes: int, seconds: float = 2.0) -> float:

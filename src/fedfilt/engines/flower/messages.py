@@ -15,6 +15,7 @@ from fedfilt.system.orders import Job, Plan
 from fedfilt.training.work import Tested
 
 RECORD = "fedfilt"
+FORMAT = 2  # 1 had no number and counted rounds from 0
 TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": MessageType.QUERY}
 
 
@@ -137,7 +138,8 @@ def addressed(kind: str, node: int, content: RecordDict, round: int, seconds: fl
 
 
 def _content(run: str, round: int, device: int, fields: dict[str, Any]) -> RecordDict:
-    return RecordDict({RECORD: ConfigRecord({"run": run, "round": round, "device": device, **fields})})
+    head: dict[str, Any] = {"format": FORMAT, "run": run, "round": round, "device": device}
+    return RecordDict({RECORD: ConfigRecord({**head, **fields})})
 
 
 def _bytes(row: Array) -> bytes:
@@ -173,6 +175,8 @@ def _share(record: ConfigRecord, key: str) -> float:
 
 
 def _head(record: ConfigRecord) -> tuple[str, int, int]:
+    if record.get("format") != FORMAT:
+        raise BadMessage("message is of another version: use the same fedfilt on the edge server and all devices")
     return _get(record, "run", str), _number(record, "round", 0, 2**31), _number(record, "device", 0, 2**31)
 
 

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import tomli_w
@@ -104,7 +104,8 @@ def _write(
 def app_project(config: Config) -> str:
     """The pyproject.toml of the Flower app of an experiment: it is all there is to the app, fedfilt has the rest."""
     topology = config.graph.topology
-    files = {key: _absolute(getattr(topology, key)) for key in ("file", "building") if hasattr(topology, key)}
+    named = {field.name: getattr(topology, field.name) for field in fields(topology) if field.init}
+    files = {key: _absolute(named[key]) for key in ("file", "building") if isinstance(named.get(key), str)}
     graph = replace(config.graph, topology=replace(topology, **files))
     config = replace(config, engine=replace(config.engine, name="flower"), graph=graph)
     return tomli_w.dumps(

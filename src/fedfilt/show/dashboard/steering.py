@@ -6,11 +6,10 @@ Resuming starts `fedfilt run` on that very folder with its own saved config. Not
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedfilt._files import STOP
+from fedfilt.runs.config import outside
 from fedfilt.runs.records import Records
 
 LOG = "run.log"  # what a resumed run says, in its folder
@@ -66,14 +65,6 @@ def complaint(run: Records) -> str:
     except (OSError, IndexError):
         last = f"it ended with code {process.returncode}"
     return f"{run.name} could not be resumed: {last[:300]}"
-
-
-def outside(table: Mapping[str, Any]) -> bool:
-    """Whether a config names code from outside the package as module:Class."""
-    return any(
-        outside(value) if isinstance(value, Mapping) else key == "name" and ":" in str(value)
-        for key, value in table.items()
-    ) or any(isinstance(value, str) and ":" in value for key, value in table.items() if key != "name")
 
 
 def _alive(folder: Path) -> bool:
