@@ -70,17 +70,18 @@ def profile(
         except ValueError:
             raise ValueError(f"shape must be whole numbers with commas between, got {shape!r}") from None
         from fedfilt.system.wire import wire_size
-        from fedfilt.training.rows import Layout
+        from fedfilt.training.sgd import Training
+        from fedfilt.training.trainer import Trainer
 
-        module = kind(dimensions, classes)
-        each = profiling.seconds_per_sample(module, dimensions, classes)
+        trainer = Trainer(kind(dimensions, classes), Training(1e-3), dimensions)
+        each = profiling.seconds_per_sample(trainer, classes)
         print("device,seconds_per_sample,bits_per_second")
         rate = ""
         if send_to:
             server, _, port = send_to.rpartition(":")
             if not server or not port.isdigit():
                 raise ValueError(f"send_to must be HOST:PORT, got {send_to!r}")
-            count = Layout(module).size
+            count = trainer.layout.size
             rate = f"{profiling.bits_per_second(server, int(port), size or wire_size(count, count)):.0f}"
         print(f"{name},{each:.4g},{rate}")
 
@@ -89,21 +90,21 @@ def info(as_json: console.Json = False) -> None:
     """Show versions, cores, the data cache, and which code trains and filters here and why."""
     with console.errors():
         import platform
-        from importlib.metadata import version
 
         from fedfilt import native
-        from fedfilt._version import __version__
+        from fedfilt._version import __version__, version_of
         from fedfilt.data.store import default_cache
 
         found = native.chosen()
+        other = "NumPy" if version_of("torch") is None else "torch"
         levels = ", ".join(native.available()) or "none"
         facts = {
             "fedfilt": __version__,
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "torch")},
+            **{name: version_of(name) or "not installed" for name in ("numpy", "scipy", "torch")},
             "processor": platform.processor() or platform.machine(),
             "cores": native.cores(),
-            "training": f"native core, {found.level}" if found.level else "torch",
+            "training": f"native core, {found.level}" if found.level else other,
             "filtering": f"native core, {found.level}" if found.level else "SciPy",
             "why": found.why,
             "levels here": levels,

@@ -9,7 +9,7 @@ from fedfilt.data.store import DataFile, Store
 
 @dataclass(frozen=True)
 class Digits:
-    """The 1,797 digits of 8 x 8 pixels that come with scikit-learn: needs no download. Every fifth is for testing.
+    """The 1,797 digits of 8 x 8 pixels that come with scikit-learn. Every fifth is for testing.
 
     >>> Digits().load(Store()).x.shape
     (1797, 1, 8, 8)

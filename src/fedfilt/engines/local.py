@@ -1,4 +1,5 @@
 import copy
+import math
 import multiprocessing
 import os
 import signal
@@ -11,8 +12,6 @@ from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-import torch.multiprocessing  # lets tensors in shared memory travel to worker processes
 
 from fedfilt import native
 from fedfilt._checks import check_count
@@ -22,9 +21,9 @@ from fedfilt.rounds.types import Reply, Tests
 from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import unpack
-from fedfilt.training._torch import outputs
+from fedfilt.training import _torch
 from fedfilt.training.sgd import Training
-from fedfilt.training.trainer import Trainer
+from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine, work
 
 
@@ -33,9 +32,9 @@ class Local:
 
     The models of all devices lie in one (K, B) buffer, which all workers share. The result is the same for any number.
 
-    >>> from torch import nn
+    >>> from fedfilt.models import Logistic
     >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
-    >>> with Local(data, nn.Linear(2, 2), Training(), seed=0, workers=1) as engine:
+    >>> with Local(data, Logistic((2,), 2), Training(), seed=0, workers=1) as engine:
     ...     row = np.zeros(engine.layout.size, np.float32)
     ...     [reply.samples for reply in engine.train([Job(1, 1, row, Plan(epochs=1))], np.inf)]
     [2]
@@ -44,7 +43,7 @@ class Local:
     def __init__(
         self,
         data: FederatedData,
-        module: torch.nn.Module,
+        model: Any,
         training: Training,
         seed: int = 0,
         workers: int = 0,
@@ -52,37 +51,36 @@ class Local:
     ) -> None:
         """`workers` 0 means one per core, 1 means in this process and thread."""
         workers = check_count("engine.workers", workers, low=0) or native.cores()
-        trainer = Trainer(module, training, data.x.shape[1:])
+        trainer = Trainer(model, training, data.x.shape[1:])
         self.layout = trainer.layout
         self.data = data
-        desk = Desk(trainer, sparsifier, seed, outputs(module, data.x, data.y, data.classes))
-        buffers = torch.zeros((3, data.count, self.layout.size))
+        desk = Desk(trainer, sparsifier, seed, labels_of(trainer, data))
+        shared = workers > 1 and trainer.network is None  # then processes work, on memory that they share
+        buffers = _memory((3, data.count, self.layout.size), np.float32, shared)
         used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
         place = np.zeros(len(data.y), np.int64)
         place[used] = np.arange(len(used))
         self._table = _Table(
             desk,
             buffers,
-            torch.from_numpy(_numbers(data.x[used])),
-            torch.from_numpy(data.y[used]),
+            _copied(_numbers(data.x[used]), shared),
+            _copied(data.y[used], shared),
             tuple(place[rows] for rows in data.train),
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
             place[data.global_test],
         )
         self._pool: Executor | None = None
-        if workers > 1 and trainer.network is not None:
-            self._pool = ThreadPoolExecutor(workers)
-        elif workers > 1:
-            for tensor in (buffers, self._table.x, self._table.y):
-                tensor.share_memory_()  # type: ignore[no-untyped-call]
+        if shared:
             self._pool = ProcessPoolExecutor(
                 workers, multiprocessing.get_context("spawn"), _start_worker, (self._table,)
             )
+        elif workers > 1:
+            self._pool = ThreadPoolExecutor(workers)
         self._workers = workers
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Train the jobs' models and give the replies in job order; no device is late here."""
-        given, updates, residuals = self._table.buffers.numpy()
+        given, updates, residuals = self._table.buffers.array
         for job in jobs:
             given[job.device] = job.model
             if job.residual is not None:
@@ -93,7 +91,7 @@ class Local:
 
     def test(self, models: Array) -> Tests:
         """Test every device's model (K, B); equal models are tested once."""
-        self._table.buffers[0].numpy()[:] = models
+        self._table.buffers.array[0] = models
         first = np.array([_first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
@@ -138,22 +136,22 @@ class _Table(NamedTuple):
     """All that a worker needs, in memory shared by all workers."""
 
     desk: Desk  # made once, from the module as it was at the start
-    buffers: torch.Tensor  # (3, K, B): models given, updates, residuals
-    x: torch.Tensor
-    y: torch.Tensor
+    buffers: "_Memory"  # (3, K, B): models given, updates, residuals
+    x: "_Memory"
+    y: "_Memory"
     train: tuple[Array, ...]
     local_test: tuple[Array, ...] | None
     global_test: Array
 
     def own(self, rows: Array) -> Own:
         """Some of the samples."""
-        return Own(self.x.numpy(), self.y.numpy(), rows)
+        return Own(self.x.array, self.y.array, rows)
 
 
 def _train_one(order: tuple[int, int, Plan, bool], table: _Table) -> tuple[int, int, float, int, bool]:
     """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind)."""
     round, device, plan, owing = order
-    given, update, residual = (buffer.numpy() for buffer in table.buffers[:, device])
+    given, update, residual = table.buffers.array[:, device]
     job = Job(round, device, given, plan, residual if owing else None)
     done = work(job, table.own(table.train[device]), table.desk, update)
     update[:] = unpack(done.content, len(update))
@@ -172,7 +170,30 @@ def _test_on_own(device: int, table: _Table) -> Tested:
 
 
 def _test(device: int, table: _Table, rows: Array) -> Tested:
-    return examine(table.buffers[0, device].numpy(), table.own(rows), table.desk)
+    return examine(table.buffers.array[0, device], table.own(rows), table.desk)
+
+
+class _Memory:
+    """An array in memory of its own, or in memory that processes which start later share with this one."""
+
+    def __init__(self, shape: tuple[int, ...], kind: Any, raw: Any) -> None:
+        self._shape, self._kind, self._raw = shape, np.dtype(kind), raw
+
+    @property
+    def array(self) -> Array:
+        return np.frombuffer(self._raw, self._kind, math.prod(self._shape)).reshape(self._shape)
+
+
+def _memory(shape: tuple[int, ...], kind: Any, shared: bool) -> _Memory:
+    size = max(1, math.prod(shape) * np.dtype(kind).itemsize)
+    raw = multiprocessing.get_context("spawn").RawArray("b", size) if shared else bytearray(size)
+    return _Memory(shape, kind, raw)
+
+
+def _copied(values: Array, shared: bool) -> _Memory:
+    memory = _memory(values.shape, values.dtype, shared)
+    memory.array[...] = values
+    return memory
 
 
 _table: _Table | None = None
@@ -182,10 +203,8 @@ def _start_worker(table: _Table) -> None:
     global _table
     own = table.desk._replace(trainer=copy.deepcopy(table.desk.trainer))  # what arrives is shared with other workers
     _table = table._replace(desk=own)
-    torch.set_num_threads(1)
-    # Freeing one large block lets malloc keep what is freed. A new process would give the buffers of every batch back
-    # to the system and fetch them anew, at the cost of a fifth of its time.
-    torch.empty(8_000_000)
+    if own.trainer.backend == "torch":
+        _torch.settle()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     parent = multiprocessing.parent_process()
     assert parent is not None

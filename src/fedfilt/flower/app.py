@@ -20,12 +20,11 @@ from fedfilt.engines.flower._compat import guard_replies, is_simulated
 from fedfilt.engines.flower.device import Workplace, client_app, kept_kind, kept_samples
 from fedfilt.engines.flower.identity import registered
 from fedfilt.engines.flower.nodes import Nodes
-from fedfilt.runs.build import Run, dealt, module_of
+from fedfilt.runs.build import Run, dealt, model_of
 from fedfilt.runs.config import Config, from_table
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.tables import CheckpointTable
-from fedfilt.training._torch import outputs
-from fedfilt.training.trainer import Trainer
+from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk
 
 log = logging.getLogger("fedfilt")
@@ -44,9 +43,8 @@ def _place(context: Context) -> Workplace:
     key = config.hash()
     everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
     data = kept_kind(folder, key) or everybody()
-    module = module_of(config, data)
-    trainer = Trainer(module, config.training, data.x.shape[1:])
-    desk = Desk(trainer, config.sparsifier, config.seed, outputs(module, data.x, data.y, data.classes))
+    trainer = Trainer(model_of(config, data), config.training, data.x.shape[1:])
+    desk = Desk(trainer, config.sparsifier, config.seed, labels_of(trainer, data))
     return Workplace(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
 
 

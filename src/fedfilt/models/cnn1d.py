@@ -1,26 +1,31 @@
-from torch import nn
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedfilt.training.description import Convolution, Dense, Flatten, Layer, Pool, Relu
 
 
-class CNN1d(nn.Sequential):
+@dataclass(frozen=True)
+class CNN1d:
     """For windows of sensor signals (channels, time): two blocks of 1-D convolution, ReLU and pooling, then 64 neurons.
 
-    >>> sum(p.numel() for p in CNN1d((6, 128), 7).parameters())
+    >>> from fedfilt.training.description import described
+    >>> described(CNN1d((6, 128), 7)).layout.size
     72199
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, kernel: int = 5) -> None:
-        channels, length = shape
+    shape: tuple[int, ...]
+    classes: int
+    kernel: int = 5
+
+    def layers(self) -> Iterator[Layer]:
+        channels, length = self.shape
         if length < 4:
-            raise ValueError(f"cnn1d needs windows of at least 4 samples, got shape {shape}")
-        super().__init__(
-            nn.Conv1d(channels, 32, kernel, padding=kernel // 2),
-            nn.ReLU(),
-            nn.MaxPool1d(2),
-            nn.Conv1d(32, 32, kernel, padding=kernel // 2),
-            nn.ReLU(),
-            nn.MaxPool1d(2),
-            nn.Flatten(),
-            nn.Linear(32 * (length // 4), 64),
-            nn.ReLU(),
-            nn.Linear(64, classes),
-        )
+            raise ValueError(f"cnn1d needs windows of at least 4 samples, got shape {self.shape}")
+        for inputs in (channels, 32):
+            yield Convolution(inputs, 32, (self.kernel,), stride=(1,), padding=(self.kernel // 2,))
+            yield Relu()
+            yield Pool((2,))
+        yield Flatten()
+        yield Dense(32 * (length // 4), 64)
+        yield Relu()
+        yield Dense(64, self.classes)

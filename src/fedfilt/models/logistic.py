@@ -1,14 +1,22 @@
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from torch import nn
+from fedfilt.training.description import Dense, Flatten, Layer
 
 
-class Logistic(nn.Sequential):
+@dataclass(frozen=True)
+class Logistic:
     """Logistic regression on the flattened input.
 
-    >>> sum(p.numel() for p in Logistic((1, 8, 8), 10).parameters())
+    >>> from fedfilt.training.description import described
+    >>> described(Logistic((1, 8, 8), 10)).layout.size
     650
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    shape: tuple[int, ...]
+    classes: int
+
+    def layers(self) -> Iterator[Layer]:
+        yield Flatten()
+        yield Dense(math.prod(self.shape), self.classes)

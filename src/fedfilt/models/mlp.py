@@ -1,14 +1,25 @@
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from torch import nn
+from fedfilt.training.description import Dense, Flatten, Layer, Relu
 
 
-class MLP(nn.Sequential):
+@dataclass(frozen=True)
+class MLP:
     """A hidden layer of ReLU neurons on the flattened input.
 
-    >>> sum(p.numel() for p in MLP((1, 8, 8), 10, hidden=32).parameters())
+    >>> from fedfilt.training.description import described
+    >>> described(MLP((1, 8, 8), 10, hidden=32)).layout.size
     2410
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 64) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    shape: tuple[int, ...]
+    classes: int
+    hidden: int = 64
+
+    def layers(self) -> Iterator[Layer]:
+        yield Flatten()
+        yield Dense(math.prod(self.shape), self.hidden)
+        yield Relu()
+        yield Dense(self.hidden, self.classes)

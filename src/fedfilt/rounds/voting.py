@@ -1,18 +1,14 @@
 """The room's vote: devices that saw the same moment say how likely each label is, and the edge server decides."""
 
-import copy
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from fedfilt._checks import check_choice, check_count, check_weights
 from fedfilt._types import Array
 from fedfilt.data.samples import FederatedData
-from fedfilt.training._torch import inputs
-from fedfilt.training.rows import Layout
+from fedfilt.training.trainer import Trainer
 
 HOW = ("majority", "mean", "weighted")
 NOBODY = -1  # the decision about a moment that no device saw
@@ -69,25 +65,15 @@ def _weights(accuracy: Any, count: int, labels: int) -> Array:
     return weights if weights.any() else np.ones(count)  # all no better than guessing: all alike
 
 
-@torch.no_grad()
-def probabilities(module: nn.Module, layout: Layout, row: Array, x: Array) -> Array:
-    """(n, labels) what a device's model says about the inputs; "an inference phase" of the paper."""
-    own = copy.deepcopy(module).eval()
-    layout.attach(own, torch.from_numpy(np.ascontiguousarray(row)))
-    parts = [own(inputs(x[start : start + 256])).softmax(dim=1) for start in range(0, len(x), 256)]
-    return torch.cat(parts).numpy() if parts else np.empty((0, 1), np.float32)
-
-
 class Rooms:
     """What the devices of every room say about the moments of their local tests, ready to vote."""
 
-    def __init__(self, models: Array, module: nn.Module, data: FederatedData, rooms: Any) -> None:
+    def __init__(self, models: Array, trainer: Trainer, data: FederatedData, rooms: Any) -> None:
         """`models` (K, B), one row per device; `rooms` (K,) says who votes with whom."""
         if data.moments is None or data.local_test is None:
             raise ValueError(f"{data.name} does not know which samples are of the same moment, so no room can vote")
         if len(rooms) != data.count or len(models) != data.count:
             raise ValueError(f"rooms and models must have one entry per device, {data.count}, got {len(rooms)}")
-        layout = Layout(module)
         self.rooms = []  # per room (devices, probabilities (D, M, C), labels (M,))
         for room in dict.fromkeys(np.asarray(rooms).tolist()):
             devices = np.flatnonzero(np.asarray(rooms) == room)
@@ -96,13 +82,13 @@ class Rooms:
             for place, device in enumerate(devices.tolist()):
                 rows = data.local_test[device]
                 when = np.searchsorted(moments, data.moments[rows])
-                said[place, when] = probabilities(module, layout, models[device], data.x[rows])[:, : data.classes]
+                said[place, when] = trainer.predict(models[device], data.x[rows])[:, : data.classes]
                 labels[when] = data.y[rows]
             self.rooms.append((devices, said, labels))
         self._validated = np.full(data.count, np.nan)
         for device, rows in enumerate(data.validation or ()):
             if len(rows):
-                guess = probabilities(module, layout, models[device], data.x[rows]).argmax(axis=1)
+                guess = trainer.predict(models[device], data.x[rows]).argmax(axis=1)
                 self._validated[device] = (guess == data.y[rows]).mean()
 
     def single(self) -> Array:

@@ -1,6 +1,5 @@
 """All that a config stands for, ready to play. Building a run never trains; learning a graph is a step of its own."""
 
-import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -9,8 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional
 
 from fedfilt import _parts
 from fedfilt._draws import Key, generator
@@ -26,9 +23,9 @@ from fedfilt.rounds.types import Engine, Rule
 from fedfilt.runs.config import Config
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training._torch import inputs
-from fedfilt.training.recognise import Unknown, flops, recognise
-from fedfilt.training.rows import Layout, glorot
+from fedfilt.training import _torch
+from fedfilt.training.description import described
+from fedfilt.training.trainer import Trainer
 
 
 class Run:
@@ -46,11 +43,10 @@ class Run:
             raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
         self.data: FederatedData = data
         start = int(generator(config.seed, Key.START).integers(2**62))
-        with torch.random.fork_rng(devices=[]):  # layers that glorot() does not know draw from torch's own generator
-            torch.manual_seed(start)
-            self.module = module_of(config, data)
-        glorot(self.module, torch.Generator().manual_seed(start))
-        self.layout = Layout(self.module)
+        self.model = model_of(config, data, start)
+        self.trainer = Trainer(self.model, config.training, data.x.shape[1:])
+        self.layout = self.trainer.layout
+        self._first = self.trainer.start(start)
         held = np.array([len(rows) for rows in data.train])
         self.update_bytes: int = config.sparsifier.full_bytes(self.layout.size)
         self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, Key.DEVICES))
@@ -72,7 +68,7 @@ class Run:
         if self.learned:
             return
         config, state = self.config, self.start()
-        with Local(self.data, self.module, config.training, config.seed, workers=1) as engine:
+        with Local(self.data, self.model, config.training, config.seed, workers=1) as engine:
             jobs = [Job(1, i, row, Plan(epochs=1)) for i, row in enumerate(state.models)]
             updates = Updates.stack(engine.train(jobs, np.inf), *state.models.shape)
         self._place_devices(config.graph.graph(config.seed, updates.rows))
@@ -106,25 +102,16 @@ class Run:
             real_time = config.late if place.real_time else None
             waiting = {"timeout": place.timeout_seconds, "grace": place.grace_seconds}
             more |= {**waiting, "real_time": real_time, "spread": self.hardware.error}
-        return kind(self.data, self.module, config.training, config.seed, place.workers, config.sparsifier, **more)
+        return kind(self.data, self.model, config.training, config.seed, place.workers, config.sparsifier, **more)
 
     @cached_property
     def flops_per_sample(self) -> int:
         """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
-        try:
-            return flops(recognise(self.module, self.layout, self.data.x.shape[1:]))
-        except Unknown:
-            from torch.utils.flop_counter import FlopCounterMode  # takes a second to import
-        module = copy.deepcopy(self.module).train()
-        x = inputs(self.data.x[:2])  # two, for layers that need more than one (batch norm)
-        with FlopCounterMode(display=False) as counter:
-            loss = functional.cross_entropy(module(x), torch.from_numpy(self.data.y[:2]))
-            loss.backward()  # type: ignore[no-untyped-call]
-        return int(counter.get_total_flops()) // 2
+        return self.trainer.flops(self.data.x, self.data.y)
 
     def start(self) -> State:
         """Before round 1: every device has the same model."""
-        return State(0, np.tile(self.layout.row(self.module), (self.graph.count, 1)))
+        return State(0, np.tile(self._first, (self.graph.count, 1)))
 
 
 def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:
@@ -134,12 +121,16 @@ def dealt(config: Config, graph: Graph, store: Store | None = None) -> Federated
     return config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
 
 
-def module_of(config: Config, data: FederatedData) -> torch.nn.Module:
-    """The model of a config for such samples."""
+def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:
+    """The model of a config for such samples: a part of fedfilt/models, or a torch module made with the seed."""
     kind = _parts.find("models", config.model.name)
     known: dict[str, Any] = {"shape": tuple(data.x.shape[1:]), "classes": data.classes}
     accepted = inspect.signature(kind).parameters
     try:
-        return kind(**{key: value for key, value in known.items() if key in accepted}, **config.model.options)
+        with _torch.seeded(seed) if _torch.is_module(kind) else nullcontext():
+            model = kind(**{key: value for key, value in known.items() if key in accepted}, **config.model.options)
+        if hasattr(model, "layers") and not _torch.is_module(kind):
+            described(model)
+        return model
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"model {config.model.name} does not fit inputs of shape {known['shape']}: {error}") from error

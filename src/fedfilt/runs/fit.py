@@ -4,10 +4,9 @@ import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from fedfilt._checks import check_count
 from fedfilt._types import Array
@@ -22,8 +21,12 @@ from fedfilt.rounds.timeline import Event, Timeline
 from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
 from fedfilt.schedulers.everything import Everything
 from fedfilt.system.wire import wire_size
-from fedfilt.training.rows import Layout
+from fedfilt.training import _torch
 from fedfilt.training.sgd import Training
+from fedfilt.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +36,19 @@ class Fitted:
     rows: Array  # (K, B)
     records: list[Record]
     data: FederatedData
-    module: nn.Module
+    trainer: Trainer
 
-    def model(self, device: int) -> nn.Module:
-        """A device's own model, ready to use."""
+    def model(self, device: int) -> "nn.Module":
+        """A device's own model as a torch module, ready to use."""
         check_count("device", device, low=0, high=len(self.rows) - 1)
-        module = copy.deepcopy(self.module)
-        module.load_state_dict(Layout(module).tensors(self.rows[device]))
+        module = copy.deepcopy(self.trainer.module)
+        module.load_state_dict(_torch.state_dict(self.trainer.layout, self.rows[device]))
         return module.eval()
+
+    def predict(self, device: int, inputs: Any) -> Array:
+        """(n, labels) what a device's own model says about inputs, as probabilities."""
+        check_count("device", device, low=0, high=len(self.rows) - 1)
+        return self.trainer.predict(self.rows[device], np.asarray(inputs))
 
     @property
     def accuracy(self) -> dict[str, Any]:
@@ -51,7 +59,7 @@ class Fitted:
 
 def fit(
     train: Sequence[tuple[Any, Any]],
-    model: nn.Module,
+    model: Any,
     graph: Graph,
     aggregator: Callable[[Array, Updates, Graph], Array] = GFedFilt(),  # noqa: B008 (frozen)
     *,
@@ -69,29 +77,30 @@ def fit(
 ) -> Fitted:
     """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
 
-    All devices start from the model as it is given. Inputs of type uint8 are scaled to 0..1 before it sees them.
+    `model` is any torch module, from whose weights all devices start; or a model of `fedfilt.models`, which needs no
+    torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 before it sees them.
     `events` say which devices come, go or move, and when. `workers` > 1 trains in so many processes (0: one per core),
     with the same result; a script that does so needs `if __name__ == "__main__":`.
 
-    >>> import torch
+    >>> from fedfilt.models import Logistic
     >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]
-    >>> fitted = fit([(inputs, labels)] * 2, torch.nn.Linear(4, 2), Graph.from_edges(2, [(0, 1)]), rounds=2)
-    >>> fitted.rows.shape, type(fitted.model(0)).__name__
-    ((2, 10), 'Linear')
+    >>> fitted = fit([(inputs, labels)] * 2, Logistic((4,), 2), Graph.from_edges(2, [(0, 1)]), rounds=2)
+    >>> fitted.rows.shape, fitted.predict(0, inputs[:2]).shape
+    ((2, 10), (2, 2))
     """
     check_count("rounds", rounds)
     _check_rule(aggregator)
     data = FederatedData.from_arrays(train, local_test, global_test)
     if data.count != graph.count:
         raise ValueError(f"graph must have one device per entry of train, {data.count}, got {graph.count}")
-    layout = Layout(model)
-    state = State(0, np.tile(layout.row(model), (graph.count, 1)))
     settings = Training(learning_rate=learning_rate, batch_size=batch_size, momentum=momentum)
+    trainer = Trainer(model, settings, data.x.shape[1:])
+    state = State(0, np.tile(trainer.given(seed), (graph.count, 1)))
     records = []
     with Local(data, model, settings, seed, workers) as engine:
         evaluation = Evaluation(every=evaluate_every)
         held = np.array([len(rows) for rows in data.train])
-        size = wire_size(layout.size, layout.size)
+        size = wire_size(trainer.layout.size, trainer.layout.size)
         hardware = Paper().draw(held, size, np.random.default_rng(seed))
         script = Timeline(events, graph, rounds) if events else None
         plan = Everything(epochs)
@@ -99,7 +108,7 @@ def fit(
         for now, record in play(state, experiment):
             state = now
             records.append(record)
-    return Fitted(state.models, records, data, copy.deepcopy(model))
+    return Fitted(state.models, records, data, trainer)
 
 
 def _check_rule(rule: Any) -> None:

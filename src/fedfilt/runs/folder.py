@@ -6,13 +6,12 @@ import json
 import logging
 import platform
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedfilt import native
 from fedfilt._types import Table
-from fedfilt._version import __version__
+from fedfilt._version import __version__, version_of
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config, load
 
@@ -61,7 +60,8 @@ def environment(run: Run) -> Table:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
-        **{name: version(name) for name in ("numpy", "scipy", "torch", "safetensors")},
+        **{name: version_of(name) for name in ("numpy", "scipy", "torch", "safetensors")},
+        "training": run.trainer.backend,
         "native": native.chosen().level,
         "native_sources": native.sources()[:12],
         "config_hash": run.config.hash(),
@@ -80,7 +80,7 @@ def check_environment(folder: Path, now: Table) -> None:
             raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
     changed = [
         f"{key} {before.get(key)} -> {now[key]}"
-        for key in ("torch", "native", "native_sources")
+        for key in ("training", "native", "native_sources", *(["torch"] if now["training"] == "torch" else []))
         if before.get(key, now[key]) != now[key]
     ]
     if changed:

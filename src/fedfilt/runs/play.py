@@ -5,7 +5,7 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-from safetensors.torch import save as save_tensors
+from safetensors.numpy import save as save_tensors
 
 from fedfilt._files import STOP, locked, write_atomically
 from fedfilt._types import Table

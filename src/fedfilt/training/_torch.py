@@ -1,21 +1,232 @@
-"""Training and testing a row in torch: the definition of what the native core computes."""
+"""Training and testing a row in torch: the definition of what the other backends compute.
+
+torch is imported when it is first needed, so that a device that trains in the native core never loads it.
+"""
 
 import copy
+import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
-from fedfilt.training.rows import Layout
+from fedfilt.training.description import Convolution, Dense, Description, Flatten, Layer, Pool, Relu
+from fedfilt.training.network import Unknown
+from fedfilt.training.rows import Layout, Slot
 from fedfilt.training.sgd import Training, diverged, orders
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-def inputs(x: Array) -> Tensor:
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+else:
+
+    class _Later:
+        """torch, imported at its first use."""
+
+        def __getattr__(self, name: str) -> Any:
+            if not installed():
+                raise ValueError("this model needs torch: pip install 'fedfilt[torch]'")
+            return getattr(import_module("torch"), name)
+
+    torch = _Later()
+
+
+def installed() -> bool:
+    """Whether torch is there."""
+    return find_spec("torch") is not None
+
+
+def is_module(kind: Any) -> bool:
+    """Whether a class is a torch module; looks without loading torch."""
+    return "torch" in sys.modules and isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+
+
+# --- modules and rows ---------------------------------------------------------------------------------------------
+
+
+def torch_module(model: Any, row: Array | None = None) -> "nn.Module":
+    """A described model as a plain torch module, with the weights of a row if one is given.
+
+    >>> from fedfilt.models import MLP
+    >>> torch_module(MLP((1, 8, 8), 10, hidden=16))[1]
+    Linear(in_features=64, out_features=16, bias=True)
+    """
+    layers = model.layers if isinstance(model, Description) else tuple(model.layers())
+    module = torch.nn.Sequential(*map(_layer, layers))
+    if row is not None:
+        module.load_state_dict(state_dict(layout_of(module), row))
+    return module
+
+
+def state_dict(layout: Layout, row: Array) -> "dict[str, Tensor]":
+    """A row for `module.load_state_dict(...)`."""
+    return {name: torch.from_numpy(values) for name, values in layout.tensors(row).items()}
+
+
+def layout_of(module: "nn.Module") -> Layout:
+    """Where every parameter and float buffer of a module lies in a row."""
+    parameters = dict(module.named_parameters())
+    buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+    slots, place = [], 0
+    for name, tensor in {**parameters, **buffers}.items():
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"model must be float32, got {tensor.dtype} in {name}")
+        slots.append(Slot(name, tuple(tensor.shape), place, place := place + tensor.numel()))
+    trained = sum(p.numel() for p in parameters.values())
+    if not trained:
+        raise ValueError("model must have parameters to train, got none")
+    # What else a module keeps (counters) is no part of a row: every job finds it as it was at the start
+    constants = {name: b.clone().numpy() for name, b in module.named_buffers() if name not in buffers}
+    named = {id(tensor): name for name, tensor in {**parameters, **buffers}.items()}
+    keys = {key: named.get(id(value), key) for key, value in module.state_dict(keep_vars=True).items()}
+    return Layout(tuple(slots), trained, keys, constants)
+
+
+def row_of(module: "nn.Module") -> Array:
+    """The (B,) row of a module's present values."""
+    values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return layout_of(module).row({name: value.detach().numpy() for name, value in values.items()})
+
+
+def attach(module: "nn.Module", layout: Layout, row: "Tensor", gradient: "Tensor | None" = None) -> None:
+    """Make a module compute with a row in place; `gradient` (B,) receives its gradients."""
+    for slot in layout.slots:
+        owner, _, name = slot.name.rpartition(".")
+        tensor = getattr(module.get_submodule(owner), name)
+        tensor.data = _view(row, slot)
+        if gradient is not None and isinstance(tensor, torch.nn.Parameter):
+            tensor.grad = _view(gradient, slot)
+    for name, constant in layout.constants.items():
+        module.get_buffer(name).copy_(torch.from_numpy(constant))
+
+
+def _view(row: "Tensor", slot: Slot) -> "Tensor":
+    part = row[slot.start : slot.stop]
+    if len(slot.shape) == 4:
+        out, channels, height, width = slot.shape
+        return part.view(out, height, width, channels).permute(0, 3, 1, 2)
+    return part.view(slot.shape)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's own generator with a seed, for layers that draw from it; afterwards as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def glorot(module: "nn.Module", seed: int) -> None:
+    """Start weights as Keras does: Glorot-uniform U(-a, a) with a² = 6 / (inputs + outputs), zero biases.
+
+    Layers of other kinds keep their own start.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Linear | torch.nn.Conv1d | torch.nn.Conv2d):
+            field = math.prod(layer.weight.shape[2:])
+            reach = math.sqrt(6 / (field * (layer.weight.shape[0] + layer.weight.shape[1])))
+            with torch.no_grad():
+                layer.weight.uniform_(-reach, reach, generator=generator)
+                if layer.bias is not None:
+                    layer.bias.zero_()
+
+
+# --- describing ---------------------------------------------------------------------------------------------------
+
+
+def describe(module: "nn.Module") -> Description:
+    """What a module does, if it does nothing but apply known layers one after the other; else Unknown says why not.
+
+    >>> describe(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))).outputs
+    2
+    """
+    if any(not p.requires_grad for p in module.parameters()) or list(module.buffers()):
+        raise Unknown("buffers or frozen parameters")
+    found = _described(module, "")
+    names = [f"{layer.name}.weight" for layer in found if isinstance(layer, Convolution | Dense)]
+    known = [name for name, _ in module.named_parameters() if name.endswith("weight")]
+    if names != known:
+        raise Unknown("parameters that are shared, or not used in order")
+    return Description(tuple(found))
+
+
+def _described(module: Any, name: str) -> list[Layer]:
+    nn = torch.nn
+    if any(getattr(module, hooks) for hooks in HOOKS):
+        raise Unknown("hooks")
+    if "forward" in vars(module) or type(module).__call__ is not nn.Module.__call__:
+        raise Unknown(f"{type(module).__name__} with a call of its own")
+    if isinstance(module, nn.Sequential):
+        if type(module).forward is not nn.Sequential.forward:
+            raise Unknown(f"{type(module).__name__} with a forward() of its own")
+        inner = [(f"{name}.{key}".lstrip("."), child) for key, child in module._modules.items() if child is not None]
+        return [layer for path, child in inner for layer in _described(child, path)]
+    kind = type(module)
+    if kind is nn.ReLU:
+        return [Relu()]
+    if kind is nn.Flatten:
+        if (module.start_dim, module.end_dim) != (1, -1):
+            raise Unknown("a Flatten of only some dimensions")
+        return [Flatten()]
+    if kind is nn.Linear:
+        return [Dense(module.in_features, module.out_features, module.bias is not None, name)]
+    if kind in (nn.MaxPool1d, nn.MaxPool2d):
+        return [_described_pool(module, 1 if kind is nn.MaxPool1d else 2)]
+    if kind in (nn.Conv1d, nn.Conv2d):
+        return [_described_convolution(module, name)]
+    raise Unknown(kind.__name__)
+
+
+def _described_pool(pool: Any, sides: int) -> Pool:
+    size, step, border, gap = (_tuple(v, sides) for v in (pool.kernel_size, pool.stride, pool.padding, pool.dilation))
+    if step != size or set(border) != {0} or set(gap) != {1} or pool.ceil_mode or pool.return_indices:
+        raise Unknown("a pool whose windows overlap or leave gaps")
+    return Pool(size)
+
+
+def _described_convolution(layer: Any, name: str) -> Convolution:
+    if layer.groups != 1 or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
+        raise Unknown("a convolution with groups, dilation or other than zero padding")
+    kernel = tuple(layer.kernel_size)
+    if layer.padding == "same" and any(k % 2 == 0 for k in kernel):
+        raise Unknown("'same' padding of an even kernel")
+    named = {"same": tuple(k // 2 for k in kernel), "valid": (0,) * len(kernel)}
+    padding = named[layer.padding] if isinstance(layer.padding, str) else tuple(layer.padding)
+    sides = kernel, tuple(layer.stride), padding
+    return Convolution(layer.in_channels, layer.out_channels, *sides, layer.bias is not None, name)
+
+
+def _tuple(value: Any, count: int) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,) * count
+
+
+def _layer(layer: Layer) -> "nn.Module":
+    nn = torch.nn
+    if isinstance(layer, Convolution):
+        kind = nn.Conv1d if len(layer.kernel) == 1 else nn.Conv2d
+        sides: Any = layer.kernel, layer.stride, layer.padding
+        return kind(layer.inputs, layer.outputs, *sides, bias=layer.bias)  # type: ignore[misc]
+    if isinstance(layer, Dense):
+        return nn.Linear(layer.inputs, layer.outputs, layer.bias)
+    if isinstance(layer, Pool):
+        size: Any = layer.size if len(layer.size) == 2 else layer.size[0]
+        return nn.MaxPool2d(size) if len(layer.size) == 2 else nn.MaxPool1d(size)
+    return nn.ReLU() if isinstance(layer, Relu) else nn.Flatten()
+
+
+# --- training and testing -----------------------------------------------------------------------------------------
+
+
+def inputs(x: Array) -> "Tensor":
     """Samples as torch wants them: float32 (pixels scaled to 0..1), pictures channels last."""
     tensor = torch.from_numpy(np.ascontiguousarray(x))
     tensor = tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()
@@ -23,32 +234,30 @@ def inputs(x: Array) -> Tensor:
 
 
 def train(
-    module: nn.Module,
+    module: "nn.Module",
     layout: Layout,
-    row: Tensor,
-    x: Tensor,
-    y: Tensor,
+    row: Array,
+    x: Array,
+    y: Array,
     training: Training,
-    seed: int,
-    round: int,
-    device: int,
-    epochs: int,
-    samples: int,
+    where: tuple[int, int, int, int, int],
 ) -> float:
-    """Train a row in place on `samples` of the device's samples for some epochs; the mean loss of the last epoch."""
+    """Train a row in place; `where` is (seed, round, device, epochs, samples). The mean loss of the last epoch."""
+    seed, round, device, epochs, samples = where
+    functional = torch.nn.functional
+    whole, given, targets = torch.from_numpy(row), inputs(x), torch.from_numpy(y)
     gradient = torch.zeros(layout.trained)
-    weights = row[: layout.trained]
-    layout.attach(module, row, gradient)
+    weights = whole[: layout.trained]
+    attach(module, layout, whole, gradient)
     module.train()
     rate, start = training.rate(round), weights.clone() if training.proximal else None
     velocity = torch.zeros_like(gradient) if training.momentum else gradient
-    chosen, draws = orders(seed, round, device, len(y), samples, epochs) if epochs else (np.empty(0), np.empty((0, 0)))
+    chosen, draws = orders(seed, round, device, len(y), samples, epochs)
     losses: list[Tensor] = []
-    with torch.random.fork_rng(devices=[]):  # for modules that draw themselves (dropout)
-        torch.manual_seed(int(in_round(seed, round, device, RoundKey.LAYERS).integers(2**62)))
+    with seeded(int(in_round(seed, round, device, RoundKey.LAYERS).integers(2**62))):  # for dropout and the like
         for draw in draws:
             order = torch.from_numpy(chosen[draw])
-            shuffled, labels = x[order], y[order]
+            shuffled, labels = given[order], targets[order]
             losses.clear()
             for first in range(0, len(order), training.batch_size):
                 batch = slice(first, first + training.batch_size)
@@ -63,23 +272,50 @@ def train(
                 weights.add_(velocity, alpha=-rate)
                 gradient.zero_()
                 losses.append(loss.detach() * len(labels[batch]))
-    if not torch.isfinite(row).all():
+    if not torch.isfinite(whole).all():
         raise diverged(device, round, training)
     return float(torch.stack(losses).sum()) / samples if losses else float("nan")
 
 
-@torch.no_grad()
-def confusion(module: nn.Module, layout: Layout, row: Tensor, x: Tensor, y: Array, classes: int) -> tuple[Array, float]:
+def confusion(module: "nn.Module", layout: Layout, row: Array, x: Array, y: Array, classes: int) -> tuple[Array, float]:
     """((classes, classes) counts: true label by row, guess by column; sum of the losses)."""
-    layout.attach(module, row)
-    module.eval()
-    outputs = [module(x[start : start + 50]) for start in range(0, len(y), 50)]  # fits the cache
-    if not outputs:
+    whole = _outputs(module, layout, row, x)
+    if not len(whole):
         return np.zeros((classes, classes), np.int64), 0.0
-    whole = torch.cat(outputs)
     counts = np.bincount(y * classes + whole.argmax(dim=1).numpy(), minlength=classes * classes)
-    loss = functional.cross_entropy(whole, torch.from_numpy(y), reduction="sum")
+    loss = torch.nn.functional.cross_entropy(whole, torch.from_numpy(y), reduction="sum")
     return counts.reshape(classes, classes), float(loss)
+
+
+def predict(module: "nn.Module", layout: Layout, row: Array, x: Array) -> Array:
+    """(n, labels) probabilities."""
+    whole = _outputs(module, layout, row, x)
+    return np.asarray(whole.softmax(dim=1).numpy()) if len(whole) else np.empty((0, 1), np.float32)
+
+
+def _outputs(module: "nn.Module", layout: Layout, row: Array, x: Array) -> "Tensor":
+    with torch.no_grad():
+        attach(module, layout, torch.from_numpy(np.ascontiguousarray(row)))
+        module.eval()
+        given = inputs(x)
+        outputs = [module(given[start : start + 50]) for start in range(0, len(x), 50)]  # fits the cache
+        return torch.cat(outputs) if outputs else torch.empty((0, 1))
+
+
+def outputs(module: "nn.Module", x: Array) -> tuple[int, ...]:
+    """Shape of what a module gives for two samples."""
+    with torch.no_grad():
+        return tuple(copy.deepcopy(module).eval()(inputs(x[:2])).shape)
+
+
+def flops(module: "nn.Module", x: Array, y: Array) -> int:
+    """Floating-point operations of training on one sample, as torch counts them."""
+    counter = import_module("torch.utils.flop_counter")  # takes a second to import
+    module = copy.deepcopy(module).train()  # on two samples, for layers that need more than one (batch norm)
+    with counter.FlopCounterMode(display=False) as counted:
+        loss = torch.nn.functional.cross_entropy(module(inputs(x[:2])), torch.from_numpy(y[:2]))
+        loss.backward()  # type: ignore[no-untyped-call]
+    return int(counted.get_total_flops()) // 2
 
 
 @contextmanager
@@ -93,12 +329,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def outputs(module: nn.Module, x: Array, y: Array, classes: int) -> int:
-    """How many labels the model tells apart; the data must not have more."""
-    with torch.no_grad():
-        result = copy.deepcopy(module).eval()(inputs(x[:2]))
-    if result.ndim != 2 or result.shape[1] < classes:
-        raise ValueError(f"model must give {classes} numbers, one per label, got shape {tuple(result.shape)}")
-    if len(y) and not 0 <= y.min() <= y.max() < classes:
-        raise ValueError(f"labels must be from 0 to {classes - 1}, got {y.min()} to {y.max()}")
-    return int(result.shape[1])
+def settle() -> None:
+    """Prepare a worker process: one thread, and memory that is kept.
+
+    Freeing one large block lets malloc keep what is freed. A new process would give the buffers of every batch back to
+    the system and fetch them again, at the cost of a fifth of its time.
+    """
+    torch.set_num_threads(1)
+    torch.empty(8_000_000)

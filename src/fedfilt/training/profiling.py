@@ -6,20 +6,17 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedfilt._checks import check_count
-from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer
 
 
-def seconds_per_sample(module: torch.nn.Module, shape: tuple[int, ...], classes: int, seconds: float = 2.0) -> float:
+def seconds_per_sample(trainer: Trainer, classes: int, seconds: float = 2.0) -> float:
     """The best of several epochs on random samples, on one thread, in batches of 32."""
     rng = np.random.default_rng(0)
     count = 64
-    x, y = rng.standard_normal((count, *shape), dtype=np.float32), rng.integers(0, classes, count)
-    trainer = Trainer(module, Training(1e-3), shape)
-    row = trainer.layout.row(module)
+    x, y = rng.standard_normal((count, *trainer.shape), dtype=np.float32), rng.integers(0, classes, count)
+    row = trainer.start(0)
     best, end = np.inf, time.perf_counter() + seconds
     while time.perf_counter() < end or not np.isfinite(best):
         start = time.perf_counter()

@@ -45,7 +45,7 @@ def orders(seed: int, round: int, device: int, held: int, samples: int, epochs: 
     """(which of the device's samples are used, their (epochs, samples) order): drawn anew each round and epoch."""
     chosen = in_round(seed, round, device).permutation(held)[:samples] if samples < held else np.arange(held)
     draws = [in_round(seed, round, device, epoch).permutation(samples) for epoch in range(epochs)]
-    return chosen, np.stack(draws)
+    return chosen, np.stack(draws) if draws else np.empty((0, samples), np.int64)
 
 
 def diverged(device: int, round: int, training: Training) -> Diverged:

@@ -1,42 +1,103 @@
-"""One door to training and testing a row: the native core where it knows the model, torch elsewhere."""
+"""One door to training, testing and asking a model: the native core where it can, else torch, else NumPy."""
 
 import copy
 import logging
 from functools import cache
+from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from fedfilt import native
 from fedfilt._types import Array
-from fedfilt.training._torch import confusion, inputs, one_thread, train
-from fedfilt.training.recognise import Unknown, fits, recognise
-from fedfilt.training.rows import Layout
+from fedfilt.data import FederatedData
+from fedfilt.training import _numpy, _torch
+from fedfilt.training.description import Description, described
+from fedfilt.training.network import Unknown, fits, flops, network_of
 from fedfilt.training.sgd import Training, diverged, orders
+
+PART = 2000  # samples that torch tests at a time: the tests of 1,000 devices would fill the memory
 
 
 class Trainer:
-    """Trains and tests rows of a module: in the native core where it knows the module, else in torch.
+    """Trains and tests rows of a model: a part of fedfilt/models, a `Description`, or any torch module.
 
-    >>> module = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    >>> trainer = Trainer(module, Training(), shape=(1, 2, 2))
-    >>> row, x, y = trainer.layout.row(module), np.eye(4, dtype=np.float32).reshape(4, 1, 2, 2), np.array([0, 1, 0, 1])
+    >>> from fedfilt.training.description import Dense, Flatten
+    >>> trainer = Trainer(Description((Flatten(), Dense(4, 2))), Training(), shape=(1, 2, 2))
+    >>> row, x, y = trainer.start(0), np.eye(4, dtype=np.float32).reshape(4, 1, 2, 2), np.array([0, 1, 0, 1])
     >>> loss = trainer.train(row, x, y, np.arange(4), seed=0, round=1, device=0, epochs=1, samples=4)
     >>> counts, loss = trainer.test(row, x, y, np.arange(4), classes=2)
     >>> counts.sum()
     np.int64(4)
     """
 
-    def __init__(self, module: nn.Module, training: Training, shape: tuple[int, ...]) -> None:
-        self.module, self.training, self.layout = copy.deepcopy(module), training, Layout(module)
-        self.level: str | None = native.chosen().level
+    def __init__(self, model: Any, training: Training, shape: tuple[int, ...]) -> None:
+        self.training, self.shape = training, tuple(shape)
+        self.description: Description | None = None
         self.network: native.Network | None = None
-        if self.level is not None:
-            try:
-                self.network = recognise(module, self.layout, shape)
-            except Unknown as reason:
+        self._module: Any = None
+        self.level: str | None = native.chosen().level
+        if hasattr(model, "layers") and not hasattr(model, "forward"):
+            self.description = described(model)
+            self.layout = self.description.layout
+        else:
+            self._module = copy.deepcopy(model)
+            self.layout = _torch.layout_of(model)
+        try:
+            if self.description is None:
+                self.description = _torch.describe(model)
+            network = network_of(self.description, self.shape)  # also where it will not train: it says what fits
+            self.network = network if self.level is not None else None
+        except Unknown as reason:
+            if self._module is not None:
+                self.description = None
+            if self.level is not None:
                 _say_once(f"torch trains this model, as the native core does not know it: {reason}")
+
+    def start(self, seed: int) -> Array:
+        """A first row: Glorot-uniform weights from the seed; a torch module's other layers keep their own start."""
+        if self._module is None:
+            assert self.description is not None
+            return self.description.start(seed)
+        module = copy.deepcopy(self._module)
+        _torch.glorot(module, seed)
+        return _torch.row_of(module)
+
+    def given(self, seed: int) -> Array:
+        """A first row: the weights that a torch module has already; else as `start`."""
+        return self.start(seed) if self._module is None else _torch.row_of(self._module)
+
+    @property
+    def backend(self) -> str:
+        """What trains: "native", "torch" or "numpy"."""
+        if self.network is not None:
+            return "native"
+        return "torch" if self.description is None or _torch.installed() else "numpy"
+
+    @property
+    def module(self) -> Any:
+        """The model as a torch module."""
+        if self._module is None:
+            self._module = _torch.torch_module(self.description)
+        return self._module
+
+    def outputs(self, x: Array) -> int:
+        """How many labels the model tells apart; inputs that do not fit it are refused."""
+        if self.description is not None:
+            try:
+                _numpy.predict(self.description, np.zeros(self.layout.size, np.float32), x[:1])
+            except ValueError as error:
+                raise ValueError(f"model does not fit inputs of shape {self.shape}: {error}") from None
+            return self.description.outputs
+        shape = _torch.outputs(self.module, x)
+        if len(shape) != 2:
+            raise ValueError(f"model must give a number per label, got shape {shape}")
+        return shape[1]
+
+    def flops(self, x: Array, y: Array) -> int:
+        """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
+        if self.description is not None:
+            return flops(network_of(self.description, self.shape))
+        return _torch.flops(self.module, x, y)
 
     def train(
         self,
@@ -52,13 +113,21 @@ class Trainer:
         samples: int,
     ) -> float:
         """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch."""
-        batch = min(self.training.batch_size, samples)
-        if self.network is None or not epochs or not samples or not fits(self.network, batch):
-            with one_thread():
-                tensors = torch.from_numpy(row), inputs(x[own]), torch.from_numpy(y[own])
-                where = seed, round, device, epochs, samples
-                return train(self.module, self.layout, *tensors, self.training, *where)
+        batch, where = min(self.training.batch_size, samples), (seed, round, device, epochs, samples)
+        if self.network is not None and epochs and samples and fits(self.network, batch):
+            return self._train_natively(row, x, y, own, where, batch)
+        if self.backend == "numpy":
+            assert self.description is not None
+            return _numpy.train(self.description, row, x[own], y[own], self.training, where)
+        with _torch.one_thread():
+            return _torch.train(self.module, self.layout, row, x[own], y[own], self.training, where)
+
+    def _train_natively(
+        self, row: Array, x: Array, y: Array, own: Array, where: tuple[int, int, int, int, int], batch: int
+    ) -> float:
+        assert self.network is not None
         assert self.level is not None
+        seed, round, device, epochs, samples = where
         chosen, order = orders(seed, round, device, len(own), samples, epochs)
         training = self.training
         given = native.samples_of(self.network, x, y, own[chosen])
@@ -77,15 +146,33 @@ class Trainer:
             if counts.shape != (classes, classes):
                 raise ValueError(f"classes must be the {len(counts)} outputs of the model, got {classes}")
             return counts, loss
+        if self.backend == "numpy":
+            assert self.description is not None
+            return _numpy.test(self.description, row, x[rows], y[rows])
         total, loss = np.zeros((classes, classes), np.int64), 0.0
-        with one_thread():
-            for start in range(0, len(rows), 2000):  # or the tests of 1,000 devices would fill the memory
-                part = rows[start : start + 2000]
-                counts, more = confusion(
-                    self.module, self.layout, torch.from_numpy(row), inputs(x[part]), y[part], classes
-                )
+        with _torch.one_thread():
+            for start in range(0, len(rows), PART):
+                part = rows[start : start + PART]
+                counts, more = _torch.confusion(self.module, self.layout, row, x[part], y[part], classes)
                 total, loss = total + counts, loss + more
         return total, loss
+
+    def predict(self, row: Array, x: Array) -> Array:
+        """(n, labels) what the model of a row says about inputs, as probabilities."""
+        if self.description is not None and not _torch.installed():
+            return _numpy.predict(self.description, row, x)
+        with _torch.one_thread():
+            return _torch.predict(self.module, self.layout, row, x)
+
+
+def labels_of(trainer: Trainer, data: FederatedData) -> int:
+    """How many labels a model tells apart; the data must not have more."""
+    found = trainer.outputs(data.x)
+    if found < data.classes:
+        raise ValueError(f"model must give {data.classes} numbers, one per label, got {found}")
+    if len(data.y) and not 0 <= data.y.min() <= data.y.max() < data.classes:
+        raise ValueError(f"labels must be from 0 to {data.classes - 1}, got {data.y.min()} to {data.y.max()}")
+    return found
 
 
 @cache

@@ -15,7 +15,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from safetensors.torch import save as save_tensors
 
 from fedfilt._files import write_atomically
 from fedfilt._types import Array
@@ -55,7 +54,7 @@ def test_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Holding
 
 def keep_model(folder: Path, row: Array, layout: Layout, round: int) -> None:
     """Keep a device's newest model, made by so many rounds, as a file that plain PyTorch can load."""
-    write_atomically(folder / "model.safetensors", save_tensors(layout.tensors(row), {"round": str(round)}))
+    write_atomically(folder / "model.safetensors", save(layout.tensors(row), {"round": str(round)}))
 
 
 def dealt(data: FederatedData, device: int) -> Holdings:

@@ -3,9 +3,9 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
-import torch
 from flwr.serverapp import Grid
 
 from fedfilt._types import Array, Sparsifier
@@ -20,9 +20,8 @@ from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack
-from fedfilt.training._torch import outputs
 from fedfilt.training.sgd import Training
-from fedfilt.training.trainer import Trainer
+from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Tested
 
 TIMEOUT = 600.0
@@ -38,7 +37,8 @@ class Flower:
 
     >>> from fedfilt.system.orders import Plan
     >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
-    >>> with Flower(data, torch.nn.Linear(2, 2), Training(), seed=0, workers=1) as engine:
+    >>> from fedfilt.models import Logistic
+    >>> with Flower(data, Logistic((2,), 2), Training(), seed=0, workers=1) as engine:
     ...     row = np.zeros(engine.layout.size, np.float32)
     ...     [reply.samples for reply in engine.train([Job(1, 1, row, Plan(epochs=1))], math.inf)]
     [2]
@@ -47,7 +47,7 @@ class Flower:
     def __init__(
         self,
         data: FederatedData,
-        module: torch.nn.Module,
+        model: Any,
         training: Training,
         seed: int = 0,
         workers: int = 0,
@@ -61,9 +61,9 @@ class Flower:
         grace: float = 0.0,
     ) -> None:
         """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top."""
-        trainer = Trainer(module, training, data.x.shape[1:])
+        trainer = Trainer(model, training, data.x.shape[1:])
         self.layout, self.data = trainer.layout, data
-        self._classes = outputs(module, data.x, data.y, data.classes)
+        self._classes = labels_of(trainer, data)
         self._most_bytes = sparsifier.full_bytes(self.layout.size)
         self._run = hashlib.sha256(f"{data.hash}|{seed}|{training}|{self.layout.slots}".encode()).hexdigest()[:16]
         self._timeout, self._real_time, self._spread, self._grace = timeout, real_time, spread, grace

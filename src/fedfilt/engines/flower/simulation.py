@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -97,7 +96,6 @@ _app: ClientApp | None = None
 
 def _start_worker(make: Callable[[], ClientApp]) -> None:
     global _app
-    torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     _app = make()
 

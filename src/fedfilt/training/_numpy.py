@@ -1,0 +1,216 @@
+"""Training and testing a described model in plain NumPy: slow, correct, and always there.
+
+Samples go through a layer as arrays (n, channels, height, width), a window being a picture of height 1.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from fedfilt._types import Array
+from fedfilt.training.description import Convolution, Dense, Description, Flatten, Pool, Relu
+from fedfilt.training.rows import Layout
+from fedfilt.training.sgd import Training, diverged, orders
+
+PART = 64  # samples that are tested at a time
+
+
+class _Weights(NamedTuple):
+    """The weights of a layer, or their gradients, as views of a row."""
+
+    weight: Array
+    bias: Array | None
+
+
+def train(
+    description: Description, row: Array, x: Array, y: Array, training: Training, where: tuple[int, int, int, int, int]
+) -> float:
+    """Train a row in place; `where` is (seed, round, device, epochs, samples). The mean loss of the last epoch."""
+    seed, round, device, epochs, samples = where
+    gradient, start = np.zeros_like(row), row.copy()
+    velocity = np.zeros_like(row)
+    weights, gradients = (_views(description, values) for values in (row, gradient))
+    rate, loss = np.float32(training.rate(round)), math.nan
+    chosen, draws = (
+        orders(seed, round, device, len(y), samples, epochs) if epochs else (np.empty(0, int), np.empty((0, 0), int))
+    )
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for draw in draws:
+            order, total = chosen[draw], 0.0
+            for first in range(0, len(order), training.batch_size):
+                batch = order[first : first + training.batch_size]
+                outputs, kept = _forward(description, weights, x[batch])
+                probabilities, losses = _cross_entropy(outputs, y[batch])
+                probabilities[np.arange(len(batch)), y[batch]] -= 1
+                _backward(description, weights, gradients, kept, probabilities / np.float32(len(batch)))
+                if training.weight_decay:
+                    gradient += np.float32(training.weight_decay) * row
+                if training.proximal:
+                    gradient += np.float32(training.proximal) * (row - start)
+                velocity *= np.float32(training.momentum)
+                velocity += gradient
+                row -= rate * velocity
+                total += float(losses.sum())
+            loss = total / samples
+    if not np.isfinite(row).all():
+        raise diverged(device, round, training)
+    return loss
+
+
+def test(description: Description, row: Array, x: Array, y: Array) -> tuple[Array, float]:
+    """((labels, labels) counts: true label by row, guess by column; sum of the losses)."""
+    labels, loss = description.outputs, 0.0
+    counts = np.zeros((labels, labels), np.int64)
+    for first in range(0, len(y), PART):
+        part = slice(first, first + PART)
+        outputs, _ = _forward(description, _views(description, row), x[part])
+        loss += float(_cross_entropy(outputs, y[part])[1].sum())
+        np.add.at(counts, (y[part], outputs.argmax(axis=1)), 1)
+    return counts, loss
+
+
+def predict(description: Description, row: Array, x: Array) -> Array:
+    """(n, labels) probabilities."""
+    weights = _views(description, row)
+    parts = [_softmax(_forward(description, weights, x[i : i + PART])[0]) for i in range(0, len(x), PART)]
+    return np.concatenate(parts) if parts else np.empty((0, description.outputs), np.float32)
+
+
+def _views(description: Description, row: Array) -> dict[str, _Weights]:
+    layout: Layout = description.layout
+    found = {slot.name: layout.view(row, slot) for slot in layout.slots}
+    return {
+        layer.name: _Weights(found[f"{layer.name}.weight"], found.get(f"{layer.name}.bias"))
+        for layer in description.weighted
+    }
+
+
+def _forward(description: Description, weights: dict[str, _Weights], x: Array) -> tuple[Array, list[Any]]:
+    """(outputs, what each layer must remember for its gradient)."""
+    values = x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
+    if values.ndim == 3:
+        values = values[:, :, None, :]  # a window is a picture of height 1
+    kept: list[Any] = []
+    for layer in description.layers:
+        if isinstance(layer, Convolution):
+            columns, size = _columns(layer, values)
+            kept.append((columns, values.shape))
+            own = weights[layer.name]
+            values = columns @ own.weight.reshape(layer.outputs, -1).T
+            values = (values if own.bias is None else values + own.bias).reshape(len(x), *size, layer.outputs)
+            values = values.transpose(0, 3, 1, 2)
+        elif isinstance(layer, Dense):
+            values = values.reshape(len(x), -1)
+            kept.append(values)
+            own = weights[layer.name]
+            values = values @ own.weight.T
+            values = values if own.bias is None else values + own.bias
+        elif isinstance(layer, Relu):
+            values = np.maximum(values, 0)
+            kept.append(values > 0)
+        elif isinstance(layer, Pool):
+            shape = values.shape
+            values, where = _pooled(layer, values)
+            kept.append((where, shape))
+        else:
+            kept.append(values.shape)
+            values = values.reshape(len(x), -1)
+    return values, kept
+
+
+def _backward(
+    description: Description,
+    weights: dict[str, _Weights],
+    gradients: dict[str, _Weights],
+    kept: list[Any],
+    values: Array,
+) -> None:
+    """Write the gradient of every weight; `values` is that of the outputs."""
+    first = description.weighted[0]
+    for layer, memory in zip(reversed(description.layers), reversed(kept), strict=True):
+        if isinstance(layer, Dense):
+            gradients[layer.name].weight[...] = values.T @ memory
+            _add_up(gradients[layer.name].bias, values)
+            if layer is first:
+                return
+            values = values @ weights[layer.name].weight
+        elif isinstance(layer, Convolution):
+            columns, shape = memory
+            flat = values.transpose(0, 2, 3, 1).reshape(-1, layer.outputs)
+            gradients[layer.name].weight[...] = (flat.T @ columns).reshape(layer.shape)
+            _add_up(gradients[layer.name].bias, flat)
+            if layer is first:
+                return
+            values = _spread(layer, flat @ weights[layer.name].weight.reshape(layer.outputs, -1), shape)
+        elif isinstance(layer, Relu):
+            values = values.reshape(memory.shape) * memory
+        elif isinstance(layer, Pool):
+            where, shape = memory
+            spread = np.zeros(math.prod(shape), np.float32)
+            spread[where.ravel()] = values.reshape(where.shape).ravel()
+            values = spread.reshape(shape)
+        else:
+            assert isinstance(layer, Flatten)
+            values = values.reshape(memory)
+
+
+def _add_up(bias: Array | None, values: Array) -> None:
+    if bias is not None:
+        bias[...] = values.sum(axis=0)
+
+
+def _sides(layer: Convolution | Pool, name: str) -> tuple[int, int]:
+    """A setting of both sides of a picture; a window has height 1, which nothing changes."""
+    value: tuple[int, ...] = getattr(layer, name)
+    return (0 if name == "padding" else 1, value[0]) if len(value) == 1 else (value[0], value[1])
+
+
+def _columns(layer: Convolution, values: Array) -> tuple[Array, tuple[int, int]]:
+    """((places, inputs · kernel) what every output looks at, (height, width) of the outputs)."""
+    padding, kernel, stride = (_sides(layer, name) for name in ("padding", "kernel", "stride"))
+    padded = np.pad(values, ((0, 0), (0, 0), *((side, side) for side in padding)))
+    windows = sliding_window_view(padded, kernel, (2, 3))[:, :, :: stride[0], :: stride[1]]
+    size = windows.shape[2], windows.shape[3]
+    return windows.transpose(0, 2, 3, 1, 4, 5).reshape(len(values) * size[0] * size[1], -1), size
+
+
+def _spread(layer: Convolution, columns: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of a convolution's input: what every output says about the places it looked at, added up."""
+    padding, kernel, stride = (_sides(layer, name) for name in ("padding", "kernel", "stride"))
+    count, channels, height, width = shape
+    padded = np.zeros((count, channels, height + 2 * padding[0], width + 2 * padding[1]), np.float32)
+    size = tuple((padded.shape[2 + i] - kernel[i]) // stride[i] + 1 for i in range(2))
+    parts = columns.reshape(count, *size, channels, *kernel).transpose(0, 3, 4, 5, 1, 2)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            rows, places = (slice(k, k + s * n, s) for k, s, n in zip((i, j), stride, size, strict=True))
+            padded[:, :, rows, places] += parts[:, :, i, j]
+    return padded[:, :, padding[0] : padding[0] + height, padding[1] : padding[1] + width]
+
+
+def _pooled(layer: Pool, values: Array) -> tuple[Array, Array]:
+    """(the maxima, where in the flattened values they are); of equals the first."""
+    high, wide = _sides(layer, "size")
+    count, channels, height, width = values.shape
+    rows, places = height // high, width // wide
+    blocks = values[:, :, : rows * high, : places * wide].reshape(count, channels, rows, high, places, wide)
+    blocks = blocks.transpose(0, 1, 2, 4, 3, 5).reshape(count, channels, rows, places, high * wide)
+    best = blocks.argmax(axis=4)
+    y = np.arange(rows)[:, None] * high + best // wide
+    x = np.arange(places) * wide + best % wide
+    picture = (np.arange(count)[:, None] * channels + np.arange(channels))[:, :, None, None]
+    return np.take_along_axis(blocks, best[..., None], 4)[..., 0], (picture * height + y) * width + x
+
+
+def _softmax(outputs: Array) -> Array:
+    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def _cross_entropy(outputs: Array, labels: Array) -> tuple[Array, Array]:
+    """(probabilities, loss of every sample)."""
+    shifted = outputs - outputs.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+    return _softmax(outputs), losses
