@@ -16,6 +16,26 @@ deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deplo
 Folder = Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made, or its part.")]
 
 
+SuperNode = Annotated[
+    bool, typer.Option("--supernode", help="Run Flower's SuperNode instead, for Flower apps of your own.")
+]
+
+
+def device(folder: Folder, supernode: SuperNode = False) -> None:
+    """Be a device: wait for orders of the edge server, train, answer; comes back by itself after any failure."""
+    with _errors():
+        from fedfilt.flower.deploy.supervise import checked, keep_device, stoppable
+
+        if supernode:
+            keep_device(folder)
+            return
+        place = checked(folder, "device.toml")
+        from fedfilt.flower.device import stay
+
+        with stoppable():
+            stay(place)
+
+
 @deploy_app.command("write")
 def deploy_write(
     config: Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)],
@@ -64,12 +84,9 @@ def deploy_server(folder: Folder) -> None:
 
 
 @deploy_app.command("device")
-def deploy_device(folder: Folder) -> None:
-    """Be a device: keep its SuperNode running."""
-    with _errors():
-        from fedfilt.flower.deploy.supervise import keep_device
-
-        keep_device(folder)
+def deploy_device(folder: Folder, supernode: SuperNode = False) -> None:
+    """Be a device: the same as `fedfilt device`."""
+    device(folder, supernode)
 
 
 @deploy_app.command("all")

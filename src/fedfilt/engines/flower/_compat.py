@@ -10,6 +10,7 @@ import logging
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -23,6 +24,7 @@ log = logging.getLogger("fedfilt")
 SUPPORTED = "flwr>=1.41,<1.43"
 MISSING = f"this needs Flower ({SUPPORTED}): pip install 'fedfilt[flower]'"
 START = 300.0  # seconds that the process of an app may take to start
+HEARTBEAT = 30.0  # seconds within which a device says that it is there; as Flower has it
 SILENCE = 60.0  # seconds without a sign of life after which it is given up; as Flower has it
 MOST_OBJECTS = 8  # that a reply may consist of; ours have three
 UPLOAD = 60.0  # seconds from a reply's first object to its last
@@ -54,6 +56,34 @@ NEEDED = {
         "flwr.superlink:extensions",
         "flwr.superlink.extensions:get_middleware()",
         "flwr.superlink.cli:flower_superlink()",
+    ),
+    "fleet": (
+        "flwr.app.message:remove_content_from_message(message)",
+        "flwr.common.serde:message_from_proto",
+        "flwr.common.serde:message_to_proto",
+        "flwr.proto.fleet_pb2:ActivateNodeRequest",
+        "flwr.proto.fleet_pb2:DeactivateNodeRequest",
+        "flwr.proto.fleet_pb2:PullMessagesRequest",
+        "flwr.proto.fleet_pb2:PushMessagesRequest",
+        "flwr.proto.fleet_pb2:RegisterNodeFleetRequest",
+        "flwr.proto.heartbeat_pb2:SendNodeHeartbeatRequest",
+        "flwr.proto.message_pb2:ConfirmMessageReceivedRequest",
+        "flwr.proto.message_pb2:PullObjectRequest",
+        "flwr.proto.message_pb2:PushObjectRequest",
+        "flwr.proto.node_pb2:Node",
+        "flwr.supercore.error:FlowerError",
+        "flwr.supercore.inflatable.inflatable_object:get_all_nested_objects(obj)",
+        "flwr.supercore.inflatable.inflatable_object:get_object_tree(obj)",
+        "flwr.supercore.inflatable.inflatable_object:iterate_object_tree(tree)",
+        "flwr.supercore.inflatable.inflatable_object:no_object_id_recompute()",
+        "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents(object_id, object_contents)",
+        "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor(component_name)",
+        "flwr.supercore.primitives.asymmetric:generate_key_pairs()",
+        "flwr.supercore.primitives.asymmetric:public_key_to_bytes(public_key)",
+        "flwr.supernode.fleet_http_client:FleetHttpClient",
+        "flwr.supernode.fleet_http_client:FleetHttpClient.from_server_address(server_address, insecure, "
+        "root_certificates, interceptors)",
+        "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor(private_key, public_key)",
     ),
     "control": (
         "flwr.cli.build:build_fab_from_disk(app)",
@@ -231,6 +261,166 @@ def run_superlink(*in_front: Any) -> None:
     given = flower.extensions.get_middleware
     flower.extensions.get_middleware = lambda: (*in_front, *given())
     flower.flower_superlink()
+
+
+# --- a device's own connection ------------------------------------------------------------------------------------
+
+
+class Refused(OSError):
+    """The edge server does not let this device in, or does not answer as it should."""
+
+
+class Fleet:
+    """A device's connection to the SuperLink over Flower's Fleet API, without a SuperNode: orders in, replies out.
+
+    The app bundle of a run, which is code, is never fetched. `key` is the device's private key as `deploy write` makes
+    it; without one the device registers itself under a new key, where the server allows that.
+    """
+
+    def __init__(self, address: str, authority: bytes | None, key: bytes | None) -> None:
+        self._flower = flower = internals("fleet")
+        self._address, self._authority = address, authority
+        if key is None:
+            private, public = flower.generate_key_pairs()
+        else:
+            from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+            private = load_ssh_private_key(key, None)
+            public = private.public_key()
+        self._registers, self._key = key is None, flower.public_key_to_bytes(public)
+        interceptors = [
+            flower.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            flower.NodeAuthHttpInterceptor(private, public),
+        ]
+        self._client = flower.FleetHttpClient.from_server_address(address, authority is None, authority, interceptors)
+        self._node: Any = None
+        self._lost: Exception | None = None
+        self._closed = threading.Event()
+
+    def __enter__(self) -> "Fleet":
+        flower = self._flower
+        try:
+            if self._registers:
+                self._ask(self._client.RegisterNode, flower.RegisterNodeFleetRequest(public_key=self._key))
+            request = flower.ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT)
+            self._node = flower.Node(node_id=self._ask(self._client.ActivateNode, request).node_id)
+        except BaseException:
+            self._client.close()
+            raise
+        threading.Thread(target=self._beat, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closed.set()
+        with suppress(Refused):  # then it will be missed
+            self._ask(self._client.DeactivateNode, self._flower.DeactivateNodeRequest(node_id=self._node.node_id))
+        self._client.close()
+
+    def receive(self) -> Any:
+        """The next order as a Flower Message, None if there is none now."""
+        if self._lost is not None:
+            raise self._lost
+        flower = self._flower
+        got = self._ask(self._client.PullMessages, flower.PullMessagesRequest(node=self._node))
+        if not got.messages_list:
+            return None
+        head, tree = flower.message_from_proto(got.messages_list[0]), got.message_object_trees[0]
+        run, contents = head.metadata.run_id, {}
+        wanted = [one.object_id for one in flower.iterate_object_tree(tree)]
+        if len(wanted) > MOST_OBJECTS:
+            raise Refused(f"an order must consist of at most {MOST_OBJECTS} objects, got {len(wanted)}")
+        for name in wanted:
+            request = flower.PullObjectRequest(node=self._node, run_id=run, object_id=name)
+            contents[name] = self._object(request)
+        message = flower.inflate_object_from_contents(tree.object_id, contents)
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        confirmed = flower.ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=tree.object_id)
+        self._ask(self._client.ConfirmMessageReceived, confirmed)
+        return message
+
+    def send(self, reply: Any, seconds: float) -> None:
+        """Send the reply to an order that took so many seconds."""
+        flower, run = self._flower, reply.metadata.run_id
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with flower.no_object_id_recompute():
+            tree = flower.get_object_tree(reply)
+            objects = {name: one.deflate() for name, one in flower.get_all_nested_objects(reply).items()}
+            head = flower.remove_content_from_message(reply) if reply.has_content() else reply
+            request = flower.PushMessagesRequest(
+                node=self._node,
+                messages_list=[flower.message_to_proto(head)],
+                message_object_trees=[tree],
+                clientapp_runtime_list=[seconds],
+            )
+            answer = self._ask(self._client.PushMessages, request)
+        wanted = set(answer.objects_to_push)
+        for name, content in objects.items():
+            if name in wanted:
+                self._ask(
+                    self._client.PushObject,
+                    flower.PushObjectRequest(
+                        node=self._node,
+                        run_id=run,
+                        session_id=answer.session_id,
+                        object_id=name,
+                        object_content=content,
+                    ),
+                )
+
+    def clock_ahead(self) -> float | None:
+        """Seconds by which this clock is ahead of the server's, by the server's Date header; None if that is not known."""
+        import ssl
+        from email.utils import parsedate_to_datetime
+
+        import httpx
+
+        secure = self._authority is not None
+        trusted = ssl.create_default_context(cadata=(self._authority or b"").decode()) if secure else False
+        try:
+            found = httpx.get(f"http{'s' * secure}://{self._address}/", verify=trusted, timeout=5)
+            return time.time() - parsedate_to_datetime(found.headers["date"]).timestamp()
+        except (httpx.HTTPError, KeyError, ValueError, OSError):
+            return None
+
+    def _object(self, request: Any) -> bytes:
+        """One object of an order; the server may still be writing it."""
+        end = time.monotonic() + UPLOAD
+        while True:
+            answer = self._ask(self._client.PullObject, request)
+            if not answer.object_found:
+                raise Refused("the edge server no longer has the order it sent")
+            if answer.object_available:
+                return bytes(answer.object_content)
+            if time.monotonic() > end:
+                raise Refused("the edge server did not hand over its order in time")
+            time.sleep(0.1)
+
+    def _ask(self, call: Callable[[Any], Any], request: Any) -> Any:
+        import httpx
+
+        try:
+            return call(request)
+        except httpx.HTTPStatusError as error:
+            known = self._flower.FlowerError.from_json(error.response.text)
+            words = known.message if known else error.response.text[:200]
+            raise Refused(short(f"{error.response.status_code}: {words}")) from None
+        except (httpx.HTTPError, RuntimeError) as error:
+            raise Refused(short(f"{type(error).__name__}: {error}")) from None
+
+    def _beat(self) -> None:
+        """Tell the server that this device is there."""
+        request = self._flower.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        missed = 0
+        while not self._closed.wait(0.6 * HEARTBEAT):
+            try:
+                found = self._ask(self._client.SendNodeHeartbeat, request)
+                missed = 0 if found.success else 2
+            except Refused as error:
+                missed += 1
+                log.debug("heartbeat: %s", error)
+            if missed > 1:
+                self._lost = Refused("the edge server no longer knows this device, or cannot be reached")
+                return
 
 
 # --- control ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import tomli_w
 
+from fedfilt._types import Table
+from fedfilt.engines.flower.device import kept_samples
 from fedfilt.flower.deploy.address import Address, check_open
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.runs.build import Run
@@ -92,13 +94,21 @@ def _write(
     (server / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
     _start(server, "fedfilt-server", f"{program} deploy server", place / "server", "the edge server of fedfilt")
     for number, name in enumerate(names):
-        own = {"name": name, "address": str(where), "authentication": authentication}
+        kept_samples(devices / name / "state", run.config.hash(), number, lambda: run.data)
+        own = {"name": name, "address": str(where), "authentication": authentication, "experiment": _experiment(run)}
         if not authentication:
             own |= {"number": number, "devices": len(names)}
         (devices / name / "device.toml").write_text(tomli_w.dumps(own), encoding="utf-8")
         _start(
             devices / name, f"fedfilt-{name}", f"{program} deploy device", place / "devices" / name, f"fedfilt {name}"
         )
+
+
+def _experiment(run: Run) -> Table:
+    """What a device must know of the experiment."""
+    table = run.config.table()
+    known = {"seed": run.config.seed, "shape": list(run.data.x.shape[1:]), "classes": run.data.classes}
+    return {**known, **{part: table[part] for part in ("model", "training", "sparsifier")}}
 
 
 def app_project(config: Config) -> str:
