@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
-from torch import nn
 
 from common import conclude, heading
 from fedfilt import Graph, native
@@ -20,16 +19,17 @@ from fedfilt.aggregators import GFedFilt
 from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Tikhonov
-from fedfilt.models.paper_cnn import PaperCNN
+from fedfilt.models import MLP, Logistic, PaperCNN
 from fedfilt.rounds.types import Updates
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.sgd import Training
+from fedfilt.training.trainer import Trainer
 
 
-def a_round(devices, samples, module, shape, batch=32):
+def a_round(devices, samples, model, shape, batch=32):
     """Best seconds of a round (train, mix) on one core."""
     rng = np.random.default_rng(0)
     pool = rng.standard_normal((1000, *shape), dtype=np.float32), rng.integers(0, 10, 1000)
@@ -37,8 +37,9 @@ def a_round(devices, samples, module, shape, batch=32):
     data = FederatedData("random", *pool, 10, tuple(places), None, np.arange(10))
     graph = Graph.nearest(rng.random((devices, 2)), 6) if devices > 20 else Graph.paper()
     rule, best = GFedFilt(Tikhonov(1.0)), math.inf
-    with Local(data, module, Training(0.02, batch), workers=1) as engine:
-        models = np.tile(engine.layout.row(module), (devices, 1))
+    training = Training(0.02, batch)
+    with Local(data, model, training, workers=1) as engine:
+        models = np.tile(Trainer(model, training, shape).start(0), (devices, 1))
         for _ in range(3):
             start = time.perf_counter()
             jobs = [Job(1, i, models[i], Plan(1)) for i in range(devices)]
@@ -55,7 +56,7 @@ def slope(name, sizes, seconds):
 
 
 def mlp(hidden):
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+    return MLP((1, 28, 28), 10, hidden)
 
 
 def outside(rounds):
@@ -97,7 +98,7 @@ def main():
     quick = "--quick" in sys.argv[1:]
     heading()
     print("| what grows | sizes | s a round | slope |\n|---|---|---|---|")
-    small = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    small = Logistic((1, 8, 8), 10)
     devices = (20, 200, 2_000) if quick else (20, 200, 2_000, 20_000)
     steepest = [
         slope("devices (logistic 64-10, 45 samples)", devices, [a_round(k, 45, small, (1, 8, 8)) for k in devices]),

@@ -17,7 +17,7 @@ from fedfilt.models.cnn1d import CNN1d
 from fedfilt.models.logistic import Logistic
 from fedfilt.models.mlp import MLP
 from fedfilt.models.paper_cnn import PaperCNN
-from fedfilt.training._torch import inputs
+from fedfilt.training._torch import inputs, torch_module
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer
 
@@ -46,7 +46,7 @@ def sensors():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 128), nn.ReLU(), nn.Linear(128, 6))
 
 
-NETWORKS = {  # name: (module, shape of a sample, labels, batch)
+NETWORKS = {  # name: (model, shape of a sample, labels, batch)
     "paper's CNN": (PaperCNN((1, 28, 28), 10), (1, 28, 28), 10, 32),
     "LEAF 5x5 CNN, 128 neurons": (leaf(128), (1, 28, 28), 62, 10),
     "LEAF 5x5 CNN, 2048 neurons": (leaf(2048), (1, 28, 28), 62, 10),
@@ -89,15 +89,16 @@ def main():
     heading()
     print("| network | batch | MFLOP a sample | us a sample | x sgemm | x eager torch |\n|---|---|---|---|---|---|")
     checks = []
-    for name, (module, shape, labels, batch) in NETWORKS.items():
+    for name, (model, shape, labels, batch) in NETWORKS.items():
+        module = model if isinstance(model, nn.Module) else torch_module(model)
         rng = np.random.default_rng(0)
         count = 320 if batch > 1 else 64
         x, y = rng.standard_normal((count, *shape), dtype=np.float32), rng.integers(0, labels, count)
         with FlopCounterMode(display=False) as counter:
             functional.cross_entropy(module(inputs(x[:2])), torch.from_numpy(y[:2])).backward()
         flops = counter.get_total_flops() / 2
-        trainer = Trainer(module, Training(0.01, batch), shape)
-        row, own = trainer.layout.row(module), np.arange(count)
+        trainer = Trainer(model, Training(0.01, batch), shape)
+        row, own = trainer.given(0), np.arange(count)
         where = {"seed": 0, "round": 1, "device": 0, "epochs": EPOCHS, "samples": count}
         product, more = sgemm(flops * count * EPOCHS)
         variants = {

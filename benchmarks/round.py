@@ -38,7 +38,7 @@ def naive(run):
         TensorDataset(torch.from_numpy(run.data.x[rows]).float() / 255, torch.from_numpy(run.data.y[rows]))
         for rows in run.data.train
     ]
-    models = [copy.deepcopy(run.module) for _ in sets]
+    models = [copy.deepcopy(run.trainer.module) for _ in sets]
 
     def round():
         for model, samples in zip(models, sets, strict=True):
@@ -65,7 +65,7 @@ def flower_round(run):
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    module, folder = copy.deepcopy(run.module), tempfile.TemporaryDirectory()
+    module, folder = copy.deepcopy(run.trainer.module), tempfile.TemporaryDirectory()
     for device, rows in enumerate(run.data.train):
         np.savez(f"{folder.name}/{device}.npz", x=run.data.x[rows], y=run.data.y[rows])
     place, client, server = folder.name, ClientApp(), ServerApp()
@@ -87,7 +87,8 @@ def flower_round(run):
                 go.get(timeout=1)
             except queue.Empty:
                 continue
-            found = FedAvg(fraction_evaluate=0.0).start(grid, ArrayRecord(run.module.state_dict()), num_rounds=1)
+            first = ArrayRecord(run.trainer.module.state_dict())
+            found = FedAvg(fraction_evaluate=0.0).start(grid, first, num_rounds=1)
             done.put(found.train_metrics_clientapp)
 
     one_core = {"init_args": {"num_cpus": 1, "include_dashboard": False}, "client_resources": {"num_cpus": 1}}
@@ -149,7 +150,7 @@ def pfl_round(run):
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = copy.deepcopy(run.module)
+            self.layers = copy.deepcopy(run.trainer.module)
 
         def loss(self, x, y, is_eval=False):
             return functional.cross_entropy(self.layers(x), y)

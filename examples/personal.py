@@ -1,9 +1,9 @@
 import numpy as np
-from torch import nn
 
 import fedfilt
 from fedfilt.aggregators import GFedFilt
 from fedfilt.filters import Tikhonov
+from fedfilt.models import Logistic
 
 rng = np.random.default_rng(0)
 inputs = rng.standard_normal((6, 80, 5)).astype(np.float32)  # your data: 6 devices, 80 samples of 5 numbers each
@@ -11,8 +11,9 @@ labels = (inputs[:, :, 0] > 0).astype(int)
 labels[3:] = 1 - labels[3:]  # two homes that disagree
 
 graph = fedfilt.Graph.from_rooms(["home"] * 3 + ["office"] * 3, links=[(2, 3)])
+model = Logistic(shape=(5,), classes=2)  # or any torch.nn.Module
 fitted = fedfilt.fit(
-    list(zip(inputs, labels, strict=True)), nn.Linear(5, 2), graph, GFedFilt(Tikhonov(mu=0.5)), learning_rate=0.3
+    list(zip(inputs, labels, strict=True)), model, graph, GFedFilt(Tikhonov(mu=0.5)), learning_rate=0.3
 )
 print("accuracy of every device on its own data:", fitted.accuracy["local"].round(2))
-own_model = fitted.model(device=4)  # a plain nn.Module
+print("what device 4 says about its first sample:", fitted.predict(4, inputs[4, :1]).round(2))

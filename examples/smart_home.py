@@ -58,7 +58,7 @@ def main(archive: str, short: bool, out: Path) -> None:
         tests = summary(record.mixed, data)
         results[rule] = tests["local"]["mean"], tests["local"]["worst"], tests["global"]["mean"]
         # 4. Vote: the units of a person saw the same moments; any of them may be missing
-        rooms = Rooms(state.models, run.module, data, np.arange(5 * homes) // 5)
+        rooms = Rooms(state.models, run.trainer, data, np.arange(5 * homes) // 5)
         votes[rule] = [rooms.accuracy("mean", missing).mean() for missing in range(5)]
         own, worst, others = results[rule]
         print(f"{rule:9} own test {own:.1%}, worst device {worst:.1%}, other people {others:.1%}", end="; ")

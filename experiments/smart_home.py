@@ -23,7 +23,6 @@ from fedfilt.rounds.timeline import Event, Timeline
 from fedfilt.rounds.voting import HOW, Rooms
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import load
-from fedfilt.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 STRENGTHS = (0.1, 1.0, 10.0)
@@ -105,7 +104,7 @@ def all_windows(seed, samples):
 
 def votes(run, state):
     """Accuracy of a device alone and of the room's vote, by how it votes and how many are missing."""
-    rooms = Rooms(state.models, run.module, run.data, run.graph.rooms)
+    rooms = Rooms(state.models, run.trainer, run.data, run.graph.rooms)
     count = len(rooms.rooms[0][0])
     cast = {how: [float(rooms.accuracy(how, missing).mean()) for missing in range(count)] for how in HOW}
     return {"single": float(rooms.single().mean()), **cast}
@@ -172,14 +171,13 @@ def unlike(seed, sensors, mix, data, whole):
     overrides = [*UNLIKE, LINKED[sensors], f"data.sensors={sensors}", *MIXES[mix]]
     run = Run(config_of("dsads", seed, overrides), data=data)
     state, tests = last(run)
-    trainer = Trainer(run.module, run.config.training, data.x.shape[1:])
     strangers = []
     for row, own, kind in zip(state.models, data.train, data.kinds, strict=True):
         place = whole.devices[own[0]] % len(UNITS)
         rows = data.global_test[whole.devices[data.global_test] % len(UNITS) == place]
         x = whole.x[rows]
         x[:, CHANNELS[kind] :] = 0
-        counts, _ = trainer.test(row, x, whole.y[rows], np.arange(len(rows)), data.classes)
+        counts, _ = run.trainer.test(row, x, whole.y[rows], np.arange(len(rows)), data.classes)
         strangers.append(float(np.trace(counts) / counts.sum()))
     kinds = np.array(data.kinds)
     found = {"own": np.array(tests["local"]["devices"]), "unseen": np.array(strangers)}

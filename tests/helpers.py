@@ -39,7 +39,7 @@ from fedfilt.runs.checkpoint import load_state, models_hash
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
-from fedfilt.training.rows import glorot
+from fedfilt.training._torch import glorot
 
 Given = TypeVar("Given")
 ROOT = Path(__file__).resolve().parent.parent
@@ -296,7 +296,7 @@ def a_net(shape: tuple[int, ...] = (1, 12, 12), classes: int = 3) -> nn.Module:
         nn.Flatten(),
         nn.Linear(24, classes),
     )
-    glorot(module, torch.Generator().manual_seed(1))
+    glorot(module, 1)
     return module
 
 

@@ -24,7 +24,7 @@ from fedfilt.runs.tables import GraphTable
 from fedfilt.sparsifiers import TopK
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack, wire_size
-from fedfilt.training.rows import Layout
+from fedfilt.training._torch import layout_of, row_of, state_dict, torch_module
 from helpers import a_net, some_data
 
 EVERY = [(kind, name) for kind in _parts.FOLDERS for name in _parts.names(kind)]
@@ -421,6 +421,10 @@ def test_dataset_says_which_files_it_needs(build, name):
 # --- models -------------------------------------------------------------------------------------------------------
 
 
+def as_module(model):
+    return model if isinstance(model, torch.nn.Module) else torch_module(model)
+
+
 @each("models")
 def test_model_gives_a_number_per_class_for_any_batch(name):
     kind, classes, fitting = _parts.find("models", name), 4, 0
@@ -429,19 +433,20 @@ def test_model_gives_a_number_per_class_for_any_batch(name):
     assert all(taken[option].default is not inspect.Parameter.empty for option in list(taken)[2:])
     for shape in [(5,), (1, 28, 28), (3, 32, 32), (6, 100), (9, 128)]:
         try:
-            module = kind(shape, classes)
+            model = kind(shape, classes)
+            module = as_module(model)
         except ValueError:
             continue  # not for such samples
         fitting += 1
         module.eval()
-        layout = Layout(module)
-        row = layout.row(module)
+        layout = layout_of(module)
+        row = row_of(module)
         assert row.dtype == np.float32
-        other = pickle.loads(pickle.dumps(module))  # as it travels to worker processes
+        other = as_module(pickle.loads(pickle.dumps(model))).eval()  # as it travels to worker processes
         for parameter in other.parameters():
             torch.nn.init.zeros_(parameter)
-        other.load_state_dict(layout.tensors(row))
-        np.testing.assert_array_equal(layout.row(other), row)
+        other.load_state_dict(state_dict(layout, row))
+        np.testing.assert_array_equal(row_of(other), row)
         for count in (1, 2, 7):
             batch = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
             with torch.no_grad():
@@ -461,7 +466,7 @@ def test_model_gives_a_number_per_class_for_any_batch(name):
 def test_engine_trains_and_tests_as_the_local_one_does(name):
     data, module = some_data(devices=3, sizes=(12, 7, 9)), a_net()
     how: tuple[Any, ...] = data, module, Training(0.1, 4), 5, 1, TopK()
-    row = Layout(module).row(module)
+    row = row_of(module)
     jobs = [Job(1, 2, row, Plan(2)), Job(1, 0, row, Plan(1, data_fraction=0.5, density=0.2))]
 
     def played(kind):

@@ -95,6 +95,7 @@ def test_public_names_are_pinned():
         "strength",
         "summary",
         "topologies",
+        "torch_module",
         "vote",
     ]
     assert dir(fedfilt) == sorted([*fedfilt.__all__, "__version__"])
@@ -300,19 +301,24 @@ NEW = {
     "models": (
         '''
         import math
-        from torch import nn
+        from collections.abc import Iterator
+        from fedfilt.training.description import Dense, Flatten, Layer, Relu
 
-        class New(nn.Sequential):
+        @dataclass(frozen=True)
+        class New:
             """A narrow network.
 
-            >>> len(New((2, 2), 3))
+            >>> len(list(New((2, 2), 3).layers()))
             4
             """
 
-            def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-                super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), 2), nn.ReLU(), nn.Linear(2, classes))
+            shape: tuple[int, ...]
+            classes: int
+
+            def layers(self) -> Iterator[Layer]:
+                yield from (Flatten(), Dense(math.prod(self.shape), 2), Relu(), Dense(2, self.classes))
         ''',
-        ("2, classes", "2, 7"),
+        ("2, self.classes", "2, 7"),
         "test_model_gives_a_number_per_class_for_any_batch",
     ),
     "partitions": (

@@ -21,6 +21,7 @@ from fedfilt.models import Motifs
 from fedfilt.partitions import Wearers
 from fedfilt.rounds.timeline import Timeline
 from fedfilt.runs.config import load
+from fedfilt.training._torch import torch_module
 from helpers import ROOT, SLOW, sure
 
 TUTORIAL = ROOT / "examples" / "smart_home.py"
@@ -72,7 +73,7 @@ def test_the_cnn_is_no_worse_than_a_logistic_regression_on_statistics(tmp_path):
     statistics = np.concatenate([data.x.mean(2), data.x.std(2), data.x.min(2), data.x.max(2)], axis=1)
     simple = LogisticRegression(max_iter=1000).fit(statistics[own], data.y[own]).score(statistics[test], data.y[test])
     torch.manual_seed(0)
-    module = Motifs((9, 125), 19)
+    module = torch_module(Motifs((9, 125), 19))
     optimiser = torch.optim.SGD(module.parameters(), 0.02, 0.9)
     x, y = torch.from_numpy(data.x[own]), torch.from_numpy(data.y[own])
     for _ in range(60):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fedfilt.runs.records import Records
     from fedfilt.system.hardware import Hardware
     from fedfilt.system.orders import Plan, Schedule
+    from fedfilt.training._torch import torch_module
     from fedfilt.training.sgd import Training
 
 # Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
@@ -78,6 +79,7 @@ _HOMES = {
     "play_round": "rounds.play",
     "strength": "mixing",
     "summary": "rounds.scores",
+    "torch_module": "training._torch",
     "vote": "rounds.voting",
 }
 __all__ = [
@@ -123,6 +125,7 @@ __all__ = [
     "strength",
     "summary",
     "topologies",
+    "torch_module",
     "vote",
 ]
 

@@ -103,4 +103,5 @@ def _outside(kind: str, name: str) -> Any:
     try:
         return getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot load {name!r} for {kind}: {error}") from error
+        hint = "; pip install 'fedfilt[torch]'" if getattr(error, "name", None) == "torch" else ""
+        raise ValueError(f"cannot load {name!r} for {kind}: {error}{hint}") from error

@@ -68,7 +68,7 @@ def run():
 @pytest.fixture(scope="module")
 def grid(run):
     config = run.config
-    trainer = Trainer(run.module, config.training, run.data.x.shape[1:])
+    trainer = Trainer(run.model, config.training, run.data.x.shape[1:])
     desk = Desk(trainer, config.sparsifier, config.seed, run.data.classes)
     with simulated_grid(desk, run.data, 1) as running:
         yield running
@@ -76,7 +76,7 @@ def grid(run):
 
 def engine(run, grid, **options):
     config = run.config
-    return Flower(run.data, run.module, config.training, config.seed, 1, config.sparsifier, grid=grid, **options)
+    return Flower(run.data, run.model, config.training, config.seed, 1, config.sparsifier, grid=grid, **options)
 
 
 def one_round(run, place):
@@ -93,7 +93,7 @@ class Without:
 
     def __init__(self, run, lost):
         config = run.config
-        self._inner = Local(run.data, run.module, config.training, config.seed, 1, config.sparsifier)
+        self._inner = Local(run.data, run.model, config.training, config.seed, 1, config.sparsifier)
         self._lost, self.test = lost, self._inner.test
 
     def train(self, jobs, deadline):
@@ -133,7 +133,7 @@ def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, den
 def test_kinds_of_devices_give_the_bits_of_the_local_engine():
     run = unlike_run()
     local, over_flower = [
-        one_round(run, kind(run.data, run.module, run.config.training, workers=1)) for kind in (Local, Flower)
+        one_round(run, kind(run.data, run.model, run.config.training, workers=1)) for kind in (Local, Flower)
     ]
     assert len(set(run.data.kinds or ())) == 2
     np.testing.assert_array_equal(over_flower[0].models, local[0].models)

@@ -41,7 +41,7 @@ def run():
 @pytest.fixture
 def desk(run):
     config = run.config
-    trainer = Trainer(run.module, config.training, run.data.x.shape[1:])
+    trainer = Trainer(run.model, config.training, run.data.x.shape[1:])
     return Desk(trainer, config.sparsifier, config.seed, run.data.classes)
 
 
@@ -116,7 +116,7 @@ def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
     device.test_reply(order, desk, lambda i: first, tmp_path)
     from safetensors.torch import load_file
 
-    copy.deepcopy(run.module).load_state_dict(load_file(tmp_path / "model.safetensors"))
+    copy.deepcopy(run.trainer.module).load_state_dict(load_file(tmp_path / "model.safetensors"))
 
 
 def test_what_was_accepted_is_in_the_checkpoint(tmp_path):

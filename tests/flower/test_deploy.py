@@ -187,7 +187,7 @@ def expected(building):
     absent = {line["round"]: {int(device) for device in line.get("absent", {})} for line in metrics(building)}
     config = run.config
     with (
-        Local(run.data, run.module, config.training, config.seed, 1, config.sparsifier) as inner,
+        Local(run.data, run.model, config.training, config.seed, 1, config.sparsifier) as inner,
         run.experiment(Without(inner, absent)) as experiment,
     ):
         *_, (last, _) = play(run.start(), experiment)
@@ -229,7 +229,7 @@ def test_plain_on_loopback_is_stopped_started_again_and_equals_the_local_engine(
     for number in range(4):  # every device has its own, final model on its own disk
         own = load_file(building / "devices" / f"device-{number:03d}" / "state" / "model.safetensors")
         kept_model = run.layout.tensors(models[number])
-        assert all((own[name] == tensor.numpy()).all() for name, tensor in kept_model.items())
+        assert all((own[name] == tensor).all() for name, tensor in kept_model.items())
 
 
 @pytest.mark.slow(120)
@@ -460,3 +460,51 @@ def test_supervisors_are_small(modules, unwanted):
     code = f"import sys, {modules}; print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+# --- resident devices ---------------------------------------------------------------------------------------------
+
+
+def said_by(log, words):
+    return lambda: words in log.read_text()
+
+
+@pytest.mark.slow(45)
+def test_resident_devices_give_the_bits_of_the_local_engine(tmp_path, kept):
+    """One light process per device, without torch; one leaves in good order and comes back, a stranger stays out."""
+    building, server = deployed(tmp_path, kept, "rounds=4")
+    folders = sorted((building / "devices").iterdir())
+    logs = [tmp_path / f"{folder.name}.log" for folder in folders]
+
+    def start(number):
+        return kept.start(command("device", folders[number]), logs[number])
+
+    devices = [start(number) for number in range(len(folders))]
+    for log in logs:
+        until(said_by(log, "is connected to"), "the device connects")
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folders[2], stranger)
+    for name in ("key", "key.pub"):
+        (stranger / name).unlink()
+    new_key(stranger)
+    kept.start(command("device", stranger), tmp_path / "stranger.log")
+    until(lambda: len(metrics(building)) >= 1, "a round is played")
+    devices[3].terminate()
+    assert devices[3].wait(SLOW) == 0
+    logs[3] = tmp_path / "again.log"
+    devices[3] = start(3)
+    until(said_by(logs[3], "is connected to"), "the device comes back")
+    for device in devices:
+        libraries = Path(f"/proc/{device.pid}/maps").read_text()
+        assert not [name for name in ("libtorch", "/scipy/") if name in libraries]
+    until(lambda: server.poll() is not None, "the run is complete")
+    check_result(building, 4)
+    until(said_by(tmp_path / "stranger.log", "does not know this key"), "the stranger is told why")
+    for folder in folders:
+        assert (folder / "state" / "model.safetensors").exists()
+
+
+def test_a_folder_that_is_no_device_is_named(tmp_path):
+    assert "must hold device.toml" in call("device", tmp_path).stderr
+    (tmp_path / "device.toml").write_text("name = 'lamp'")
+    assert "is not the folder of a device" in call("device", tmp_path).stderr

@@ -27,8 +27,8 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Floor, Tikhonov
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training.recognise import Unknown, flops, recognise
-from fedfilt.training.rows import Layout, glorot
+from fedfilt.training._torch import describe, glorot, row_of
+from fedfilt.training.network import Unknown, flops, network_of
 from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.trainer import Trainer
 from helpers import ROOT, SLOW
@@ -57,7 +57,7 @@ def network(shape, convolutions, dense, bias=True, early_pool=False):
         layers += [*[nn.ReLU()] * (i > 0), nn.Linear(size, outputs, bias=bias)]
         size = outputs
     module = nn.Sequential(*layers)
-    glorot(module, torch.Generator().manual_seed(7))
+    glorot(module, 7)
     return module
 
 
@@ -106,7 +106,7 @@ def trained(module, training, x, y, level, epochs=1, samples=None):
     else:
         assert trainer.network is not None
         trainer.level = level
-    row, own = trainer.layout.row(module), np.arange(len(y))[::-1]
+    row, own = trainer.given(0), np.arange(len(y))[::-1]
     where = {"seed": 3, "round": 1, "device": 2, "epochs": epochs, "samples": samples or len(y)}
     loss = trainer.train(row, x, y, own, **where)
     classes = list(module.parameters())[-1].shape[0]
@@ -119,7 +119,7 @@ def check_equal(module, training, x, y, level, **how):
     assert ours[1] == pytest.approx(torchs[1], rel=1e-4, abs=1e-6)
     assert np.array_equal(ours[2], torchs[2])
     assert ours[3] == pytest.approx(torchs[3], rel=1e-4, abs=1e-5)
-    start = Layout(module).row(module)
+    start = row_of(module)
     moved = not np.array_equal(torchs[0], start)  # a black picture and no bias leave everything as it was
     assert moved == (not np.array_equal(ours[0], start))
     return moved
@@ -154,7 +154,7 @@ def test_flops_are_those_that_torch_counts(name):
     module = network(shape, convolutions, dense)
     with FlopCounterMode(display=False) as counter:
         functional.cross_entropy(module(torch.zeros(2, *shape)), torch.zeros(2, dtype=torch.long)).backward()
-    assert flops(recognise(module, Layout(module), shape)) == counter.get_total_flops() // 2
+    assert flops(describe(module), shape) == counter.get_total_flops() // 2
 
 
 @each_level
@@ -203,7 +203,7 @@ def test_the_engine_gives_the_same_bits_for_any_number_of_threads(level, monkeyp
     found: list[Any] = []
     for workers in (1, 2, 5):
         with Local(data, module, Training(), seed=1, workers=workers) as engine:
-            row = engine.layout.row(module)
+            row = row_of(module)
             jobs = [Job(1, i, row, Plan(2, density=0.5)) for i in range(6)]
             came = engine.train(jobs, math.inf)
             replies = [(r.update.copy(), r.loss, r.residual.copy()) for r in came if r.residual is not None]
@@ -314,7 +314,7 @@ def _frozen():
 )
 def test_other_modules_are_left_to_torch(module):
     with pytest.raises(Unknown):
-        recognise(module, Layout(module), (1, 3, 3))
+        network_of(describe(module), (1, 3, 3))
 
 
 @pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -324,7 +324,7 @@ def test_falling_back_to_torch_is_said_once(caplog):
     with caplog.at_level(logging.WARNING, "fedfilt"):
         for _ in range(3):
             with Local(data, module, Training(), workers=1) as engine:
-                row = engine.layout.row(module)
+                row = row_of(module)
                 [reply] = engine.train([Job(1, 0, row, Plan(1))], math.inf)
                 assert np.isfinite(reply.loss)
     assert [record.message for record in caplog.records] == [
@@ -358,14 +358,14 @@ def test_nothing_outside_the_arrays_is_touched(level):
         (y, np.arange(10), x[:, :60]),
         (y, np.arange(10), x.astype(np.float64)),
     ]:
-        net = recognise(module, Layout(module), (61,))
+        net = network_of(describe(module), (61,))
         with pytest.raises(ValueError, match="must be"):
             native.samples_of(net, numbers, labels, rows)
     trainer = Trainer(module, Training(), (61,))
     with pytest.raises(ValueError, match="row must be"):
         trainer.test(np.zeros(3, np.float32), x, y, np.arange(10), 3)
     with pytest.raises(ValueError, match="classes must be the 3 outputs"):
-        trainer.test(trainer.layout.row(module), x, y, np.arange(10), 5)
+        trainer.test(trainer.given(0), x, y, np.arange(10), 5)
     bad = FederatedData("mine", x, y + 5, 3, (np.arange(10),), None, np.arange(10))
     with pytest.raises(ValueError, match="labels must be from 0 to 2"):
         Local(bad, module, Training(), workers=1)
@@ -374,7 +374,7 @@ def test_nothing_outside_the_arrays_is_touched(level):
 def test_a_picture_too_large_for_the_core_is_left_to_torch():
     module = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4_000_000, 2))
     with pytest.raises(Unknown, match="too large"):
-        recognise(module, Layout(module), (1, 2000, 2000))
+        network_of(describe(module), (1, 2000, 2000))
 
 
 def test_a_failed_round_leaves_nothing_running():
@@ -385,7 +385,7 @@ def test_a_failed_round_leaves_nothing_running():
     sets[0][0][:] = 1e30
     data = FederatedData.from_arrays(sets)
     with Local(data, module, Training(), workers=2) as engine:
-        row = engine.layout.row(module)
+        row = row_of(module)
         with pytest.raises(Diverged):
             list(engine.train([Job(1, i, row, Plan(3)) for i in range(2)], math.inf))
         [reply] = engine.train([Job(1, 1, row, Plan(1))], math.inf)

@@ -19,12 +19,12 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.data.windows import Recording, windows
 from fedfilt.graph.similarity import alike
 from fedfilt.partitions import Wearers
-from fedfilt.rounds.voting import NOBODY, Rooms, probabilities
+from fedfilt.rounds.voting import NOBODY, Rooms
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
 from fedfilt.topologies import Homes
-from fedfilt.training.rows import Layout
+from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer
 from helpers import call, config_file
 
@@ -245,16 +245,16 @@ def a_room(validation=True, moments=True):
         data = FederatedData(**{**data.__dict__, "moments": None})
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
     rng = np.random.default_rng(2)
-    return rng.standard_normal((6, Layout(module).size)).astype(np.float32), module, data
+    trainer = Trainer(module, Training(), data.x.shape[1:])
+    return rng.standard_normal((6, trainer.layout.size)).astype(np.float32), trainer, data
 
 
 def test_a_room_votes_about_the_same_moments():
-    models, module, data = a_room()
-    rooms = Rooms(models, module, data, np.arange(6) // 3)
+    models, trainer, data = a_room()
+    rooms = Rooms(models, trainer, data, np.arange(6) // 3)
     alone = rooms.single()
-    layout = Layout(module)
     for device, rows in enumerate(data.local_test):
-        said = probabilities(module, layout, models[device], data.x[rows])
+        said = trainer.predict(models[device], data.x[rows])
         np.testing.assert_allclose(said.sum(axis=1), 1, rtol=1e-5)
         assert alone[device] == pytest.approx((said.argmax(axis=1) == data.y[rows]).mean())
     # All but one missing is the mean of the devices alone
@@ -262,31 +262,29 @@ def test_a_room_votes_about_the_same_moments():
         np.testing.assert_allclose(rooms.accuracy(how, missing=2), alone.reshape(2, 3).mean(axis=1))
     whole = rooms.accuracy("mean")
     for room in (0, 1):
-        stacked = [
-            probabilities(module, layout, models[d], data.x[data.local_test[d]]) for d in range(3 * room, 3 * room + 3)
-        ]
+        stacked = [trainer.predict(models[d], data.x[data.local_test[d]]) for d in range(3 * room, 3 * room + 3)]
         labels = data.y[data.local_test[3 * room]]
         assert whole[room] == pytest.approx((np.mean(stacked, axis=0).argmax(axis=1) == labels).mean())
     assert rooms.accuracy("weighted").shape == (2,)
 
 
 def test_rooms_that_cannot_vote_are_named():
-    models, module, data = a_room()
-    rooms = Rooms(models, module, data, np.arange(6) // 3)
+    models, trainer, data = a_room()
+    rooms = Rooms(models, trainer, data, np.arange(6) // 3)
     with pytest.raises(ValueError, match="a room of 3 devices has no vote left with 3 missing"):
         rooms.accuracy("mean", missing=3)
-    lone = Rooms(models, module, data, np.arange(6))  # a person with one device votes alone
+    lone = Rooms(models, trainer, data, np.arange(6))  # a person with one device votes alone
     np.testing.assert_allclose(lone.accuracy("mean"), lone.single())
     with pytest.raises(ValueError, match="no vote left with 1 missing"):
         lone.accuracy("mean", missing=1)
     with pytest.raises(ValueError, match="one entry per device"):
-        Rooms(models, module, data, np.arange(5))
-    models, module, data = a_room(moments=False)
+        Rooms(models, trainer, data, np.arange(5))
+    models, trainer, data = a_room(moments=False)
     with pytest.raises(ValueError, match="does not know which samples are of the same moment"):
-        Rooms(models, module, data, np.arange(6) // 3)
-    models, module, data = a_room(validation=False)
+        Rooms(models, trainer, data, np.arange(6) // 3)
+    models, trainer, data = a_room(validation=False)
     with pytest.raises(ValueError, match="needs samples for validation"):
-        Rooms(models, module, data, np.arange(6) // 3).accuracy("weighted")
+        Rooms(models, trainer, data, np.arange(6) // 3).accuracy("weighted")
 
 
 def test_vote_is_a_public_name():

@@ -15,7 +15,7 @@ from fedfilt.models import Motifs
 from fedfilt.rounds.kinds import ByKind, Kinds
 from fedfilt.rounds.play import play
 from fedfilt.rounds.timeline import Event, Timeline
-from fedfilt.training.rows import Layout
+from fedfilt.training.description import described
 from helpers import KINDS, sure, unlike_run
 
 GRAPH = Graph.from_rooms([0, 0, 1, 1, 2, 2], links=[(0, 2), (2, 4), (1, 3), (3, 5)])
@@ -55,8 +55,7 @@ def test_every_rule_can_mix_by_kind(name):
 
 
 def test_which_columns_are_the_encoders():
-    module = Motifs((9, 40), 4, filters=8, latent=3)
-    layout = Layout(module)
+    layout = described(Motifs((9, 40), 4, filters=8, latent=3)).layout
     encoder = 3 * 9 * 9 + 3
     assert Kinds().private(layout).sum() == encoder
     assert Kinds().private(layout)[:encoder].all()

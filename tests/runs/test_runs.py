@@ -13,6 +13,7 @@ from fedfilt.runs import compare as comparing
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table, load
 from fedfilt.runs.lines import read_lines
+from fedfilt.training._torch import torch_module
 from helpers import SMALL, call, config_file, contents, process, sure
 
 
@@ -32,7 +33,7 @@ def test_run_leaves_a_complete_folder_and_models_for_plain_pytorch(tmp_path):
     assert result["wall_seconds"] > 0
     assert (folder / "figures" / "labels.html").exists()
 
-    model = MLP((1, 8, 8), 10, hidden=16)
+    model = torch_module(MLP((1, 8, 8), 10, hidden=16))
     model.load_state_dict(load_file(folder / "models" / "device-007.safetensors"))
     run = Run(load(folder / "config.toml"))
     rows = sure(run.data.local_test)[7]

@@ -33,7 +33,7 @@ from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import HEADER, pack, unpack, values_within, wire_size
 from fedfilt.training import profiling
-from fedfilt.training.rows import Layout
+from fedfilt.training._torch import row_of
 from fedfilt.training.sgd import Training
 from helpers import (
     ENDLESS,
@@ -174,7 +174,7 @@ def test_error_feedback_sends_everything_in_the_end():
 
 def test_workers_cut_down_updates_in_the_same_way():
     data, module = some_data(), a_net()
-    row = Layout(module).row(module)
+    row = row_of(module)
     owed = np.random.default_rng(0).standard_normal(len(row)).astype(np.float32)
     found = []
     for workers in (1, 2):
@@ -194,7 +194,7 @@ def simulated_round(lateness, error=0.0, deadline=math.inf, count=20):
     data = some_data(devices=count, shape=(4,), sizes=(30,))
     module = nn.Linear(4, 3)
     devices = Paper(error=error).draw(np.full(count, 30), 76, np.random.default_rng(0))
-    row = Layout(module).row(module)
+    row = row_of(module)
     with LocalEngine(data, module, Training(), 0, 1) as inner:
         jobs = [Job(1, i, row, Plan(3)) for i in range(count)]
         return devices, list(Simulated(inner, devices, 0, lateness).train(jobs, deadline))
@@ -232,8 +232,7 @@ def test_late_policies():
 def test_a_late_device_is_absent_and_its_residual_stays():
     data, module = some_data(devices=3, shape=(4,), sizes=(30,)), nn.Linear(4, 3)
     devices = Paper().draw(np.full(3, 30), 76, np.random.default_rng(0))
-    layout = Layout(module)
-    start = np.tile(layout.row(module), (3, 1))
+    start = np.tile(row_of(module), (3, 1))
     owed = np.ones_like(start)
     with LocalEngine(data, module, Training(0.1), 0, 1) as inner:
         engine = Simulated(inner, devices, 0, Lateness("quorum", quorum=0.6))

@@ -26,7 +26,7 @@ def desk():
 
 @pytest.fixture
 def model(desk):
-    return desk.trainer.layout.row(NET)
+    return desk.trainer.given(SEED)
 
 
 def own(device=DEVICE):

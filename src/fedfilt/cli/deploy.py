@@ -16,24 +16,14 @@ deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deplo
 Folder = Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made, or its part.")]
 
 
-SuperNode = Annotated[
-    bool, typer.Option("--supernode", help="Run Flower's SuperNode instead, for Flower apps of your own.")
-]
-
-
-def device(folder: Folder, supernode: SuperNode = False) -> None:
-    """Be a device: wait for orders of the edge server, train, answer; comes back by itself after any failure."""
+def device(folder: Folder) -> None:
+    """Be a device in one small process: wait for orders, train, answer; comes back by itself after any failure."""
     with _errors():
-        from fedfilt.flower.deploy.supervise import checked, keep_device, stoppable
-
-        if supernode:
-            keep_device(folder)
-            return
-        place = checked(folder, "device.toml")
+        from fedfilt.flower.deploy.supervise import checked, stoppable
         from fedfilt.flower.device import stay
 
         with stoppable():
-            stay(place)
+            stay(checked(folder, "device.toml"))
 
 
 @deploy_app.command("write")
@@ -84,9 +74,12 @@ def deploy_server(folder: Folder) -> None:
 
 
 @deploy_app.command("device")
-def deploy_device(folder: Folder, supernode: SuperNode = False) -> None:
-    """Be a device: the same as `fedfilt device`."""
-    device(folder, supernode)
+def deploy_device(folder: Folder) -> None:
+    """Be a device: keep its SuperNode running. `fedfilt device` is lighter."""
+    with _errors():
+        from fedfilt.flower.deploy.supervise import keep_device
+
+        keep_device(folder)
 
 
 @deploy_app.command("all")

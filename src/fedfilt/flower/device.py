@@ -27,8 +27,9 @@ from fedfilt.training.work import Desk
 log = logging.getLogger("fedfilt")
 
 BUSY, IDLE = 0.2, 3.0  # seconds between two looks for an order: soon after one, and after a long time without
-PATIENCE = 60.0  # seconds before the next attempt to connect, at most
+PATIENCE = 20.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
+NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
 CRASHED = 2  # Flower's code for an app that failed
 
 
@@ -127,4 +128,6 @@ def _reason(fleet: Fleet, error: Refused) -> str:
     if ahead is not None and abs(ahead) > AHEAD:
         side = "ahead of" if ahead > 0 else "behind"
         return f"the clock of this device is {abs(ahead):.0f} s {side} the edge server's: set it right ({error})"
+    if str(error).startswith(NOT_ACTIVATED):
+        return "the edge server does not know this key, or still counts an earlier process as online (for a minute)"
     return str(error)

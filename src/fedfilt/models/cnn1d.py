@@ -25,7 +25,8 @@ class CNN1d:
             yield Convolution(inputs, 32, (self.kernel,), stride=(1,), padding=(self.kernel // 2,))
             yield Relu()
             yield Pool((2,))
+            length = (length + 1 - self.kernel % 2) // 2  # an even kernel makes the window one longer
         yield Flatten()
-        yield Dense(32 * (length // 4), 64)
+        yield Dense(32 * length, 64)
         yield Relu()
         yield Dense(64, self.classes)

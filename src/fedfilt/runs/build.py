@@ -127,9 +127,11 @@ def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:
     known: dict[str, Any] = {"shape": tuple(data.x.shape[1:]), "classes": data.classes}
     accepted = inspect.signature(kind).parameters
     try:
-        with _torch.seeded(seed) if _torch.is_module(kind) else nullcontext():
+        # A part of fedfilt/models draws nothing; anything else may be torch's, even if a function makes it
+        plain = isinstance(kind, type) and hasattr(kind, "layers") and not _torch.is_module(kind)
+        with nullcontext() if plain or not _torch.installed() else _torch.seeded(seed):
             model = kind(**{key: value for key, value in known.items() if key in accepted}, **config.model.options)
-        if hasattr(model, "layers") and not _torch.is_module(kind):
+        if plain:
             described(model)
         return model
     except (TypeError, ValueError, RuntimeError) as error:

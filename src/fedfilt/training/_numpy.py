@@ -16,6 +16,8 @@ from fedfilt.training.sgd import Training, diverged, orders
 
 PART = 64  # samples that are tested at a time
 
+silent = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # `train` names a model that is not finite
+
 
 class _Weights(NamedTuple):
     """The weights of a layer, or their gradients, as views of a row."""
@@ -24,6 +26,7 @@ class _Weights(NamedTuple):
     bias: Array | None
 
 
+@silent
 def train(
     description: Description, row: Array, x: Array, y: Array, training: Training, where: tuple[int, int, int, int, int]
 ) -> float:
@@ -33,32 +36,30 @@ def train(
     velocity = np.zeros_like(row)
     weights, gradients = (_views(description, values) for values in (row, gradient))
     rate, loss = np.float32(training.rate(round)), math.nan
-    chosen, draws = (
-        orders(seed, round, device, len(y), samples, epochs) if epochs else (np.empty(0, int), np.empty((0, 0), int))
-    )
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for draw in draws:
-            order, total = chosen[draw], 0.0
-            for first in range(0, len(order), training.batch_size):
-                batch = order[first : first + training.batch_size]
-                outputs, kept = _forward(description, weights, x[batch])
-                probabilities, losses = _cross_entropy(outputs, y[batch])
-                probabilities[np.arange(len(batch)), y[batch]] -= 1
-                _backward(description, weights, gradients, kept, probabilities / np.float32(len(batch)))
-                if training.weight_decay:
-                    gradient += np.float32(training.weight_decay) * row
-                if training.proximal:
-                    gradient += np.float32(training.proximal) * (row - start)
-                velocity *= np.float32(training.momentum)
-                velocity += gradient
-                row -= rate * velocity
-                total += float(losses.sum())
-            loss = total / samples
+    chosen, draws = orders(seed, round, device, len(y), samples, epochs)
+    for draw in draws:
+        order, total = chosen[draw], 0.0
+        for first in range(0, len(order), training.batch_size):
+            batch = order[first : first + training.batch_size]
+            outputs, kept = _forward(description, weights, x[batch])
+            probabilities, losses = _cross_entropy(outputs, y[batch])
+            probabilities[np.arange(len(batch)), y[batch]] -= 1
+            _backward(description, weights, gradients, kept, probabilities / np.float32(len(batch)))
+            if training.weight_decay:
+                gradient += np.float32(training.weight_decay) * row
+            if training.proximal:
+                gradient += np.float32(training.proximal) * (row - start)
+            velocity *= np.float32(training.momentum)
+            velocity += gradient
+            row -= rate * velocity
+            total += float(losses.sum())
+        loss = total / samples if samples else math.nan
     if not np.isfinite(row).all():
         raise diverged(device, round, training)
     return loss
 
 
+@silent
 def test(description: Description, row: Array, x: Array, y: Array) -> tuple[Array, float]:
     """((labels, labels) counts: true label by row, guess by column; sum of the losses)."""
     labels, loss = description.outputs, 0.0
@@ -71,6 +72,7 @@ def test(description: Description, row: Array, x: Array, y: Array) -> tuple[Arra
     return counts, loss
 
 
+@silent
 def predict(description: Description, row: Array, x: Array) -> Array:
     """(n, labels) probabilities."""
     weights = _views(description, row)
@@ -102,7 +104,8 @@ def _forward(description: Description, weights: dict[str, _Weights], x: Array) -
             values = (values if own.bias is None else values + own.bias).reshape(len(x), *size, layer.outputs)
             values = values.transpose(0, 3, 1, 2)
         elif isinstance(layer, Dense):
-            values = values.reshape(len(x), -1)
+            if values.ndim != 2:
+                raise ValueError(f"a dense layer on samples of shape {values.shape[1:]}: Flatten() must come before it")
             kept.append(values)
             own = weights[layer.name]
             values = values @ own.weight.T

@@ -152,9 +152,13 @@ def describe(module: "nn.Module") -> Description:
     if any(not p.requires_grad for p in module.parameters()) or list(module.buffers()):
         raise Unknown("buffers or frozen parameters")
     found = _described(module, "")
-    names = [f"{layer.name}.weight" for layer in found if isinstance(layer, Convolution | Dense)]
-    known = [name for name, _ in module.named_parameters() if name.endswith("weight")]
-    if names != known:
+    names = [
+        f"{layer.name}.{kind}".lstrip(".")
+        for layer in found
+        if isinstance(layer, Convolution | Dense)
+        for kind in ("weight", "bias")[: 1 + layer.bias]
+    ]
+    if names != [name for name, _ in module.named_parameters()]:
         raise Unknown("parameters that are shared, or not used in order")
     return Description(tuple(found))
 

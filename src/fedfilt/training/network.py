@@ -60,21 +60,22 @@ def fits(network: native.Network, batch: int) -> bool:
     return batch * max(_widths(network)) <= LARGEST and _packed(network) <= LARGEST
 
 
-def flops(network: native.Network) -> int:
+def flops(description: Description, shape: Sequence[int]) -> int:
     """Multiplications and additions of training on one sample: forward, and backward but for the first layer's input.
 
-    >>> flops(network_of(Description((Flatten(), Dense(784, 10))), (1, 28, 28))) == 2 * 2 * 784 * 10
+    Of any description, whether the native core can train it or not.
+
+    >>> flops(Description((Flatten(), Dense(784, 10))), (1, 28, 28)) == 2 * 2 * 784 * 10
     True
     """
-    channels, height, width, total, ways = network.channels, network.height, network.width, 0, 2
-    for c in network.convolution[: network.convolutions]:
-        height, width = _size(height, 0, c), _size(width, 1, c)
-        total += ways * 2 * height * width * c.outputs * channels * c.kernel[0] * c.kernel[1]
-        height, width, channels, ways = height // c.pool[0], width // c.pool[1], c.outputs, 3
-    inputs = channels * height * width
-    for d in network.dense[: network.denses]:
-        total += ways * 2 * inputs * d.outputs
-        inputs, ways = d.outputs, 3
+    sides, total, ways = tuple(shape[1:]), 0, 2
+    for layer in description.layers:
+        if isinstance(layer, Pool):
+            sides = tuple(n // q for n, q in zip(sides, layer.size, strict=True))
+        elif isinstance(layer, Convolution | Dense):
+            sides = output_size(layer, sides) if isinstance(layer, Convolution) else ()
+            total += ways * 2 * math.prod(layer.shape) * math.prod(sides)
+            ways = 3
     return total
 
 
@@ -97,9 +98,8 @@ def _block(
     out = tuple(n // q for n, q in zip(output_size(layer, size[1:]), pool, strict=True))
     if min(out) < 1:
         raise Unknown(f"a picture of {size} that leaves nothing")
-    shape = (
-        layer.shape
-    )  # weights for pictures lie (output, y, x, channel) in a row, those for windows as torch has them
+    # Weights for pictures lie (output, y, x, channel) in a row, those for windows as torch has them
+    shape = layer.shape
     steps = (shape[1] * shape[2], 0, 1, shape[2]) if flat else (math.prod(shape[1:]), shape[3] * shape[1], shape[1], 1)
     pairs = [
         (0 if name == "padding" else 1, *value) if flat else value

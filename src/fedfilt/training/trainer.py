@@ -51,7 +51,8 @@ class Trainer:
             if self._module is not None:
                 self.description = None
             if self.level is not None:
-                _say_once(f"torch trains this model, as the native core does not know it: {reason}")
+                other = {"torch": "torch", "numpy": "NumPy"}[self._other]
+                _say_once(f"{other} trains this model, as the native core does not know it: {reason}")
 
     def start(self, seed: int) -> Array:
         """A first row: Glorot-uniform weights from the seed; a torch module's other layers keep their own start."""
@@ -69,8 +70,11 @@ class Trainer:
     @property
     def backend(self) -> str:
         """What trains: "native", "torch" or "numpy"."""
-        if self.network is not None:
-            return "native"
+        return self._other if self.network is None else "native"
+
+    @property
+    def _other(self) -> str:
+        """What trains where the native core does not."""
         return "torch" if self.description is None or _torch.installed() else "numpy"
 
     @property
@@ -96,7 +100,7 @@ class Trainer:
     def flops(self, x: Array, y: Array) -> int:
         """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
         if self.description is not None:
-            return flops(network_of(self.description, self.shape))
+            return flops(self.description, self.shape)
         return _torch.flops(self.module, x, y)
 
     def train(
@@ -116,7 +120,7 @@ class Trainer:
         batch, where = min(self.training.batch_size, samples), (seed, round, device, epochs, samples)
         if self.network is not None and epochs and samples and fits(self.network, batch):
             return self._train_natively(row, x, y, own, where, batch)
-        if self.backend == "numpy":
+        if self._other == "numpy":
             assert self.description is not None
             return _numpy.train(self.description, row, x[own], y[own], self.training, where)
         with _torch.one_thread():
@@ -146,7 +150,7 @@ class Trainer:
             if counts.shape != (classes, classes):
                 raise ValueError(f"classes must be the {len(counts)} outputs of the model, got {classes}")
             return counts, loss
-        if self.backend == "numpy":
+        if self._other == "numpy":
             assert self.description is not None
             return _numpy.test(self.description, row, x[rows], y[rows])
         total, loss = np.zeros((classes, classes), np.int64), 0.0
@@ -159,7 +163,8 @@ class Trainer:
 
     def predict(self, row: Array, x: Array) -> Array:
         """(n, labels) what the model of a row says about inputs, as probabilities."""
-        if self.description is not None and not _torch.installed():
+        if self._other == "numpy":
+            assert self.description is not None
             return _numpy.predict(self.description, row, x)
         with _torch.one_thread():
             return _torch.predict(self.module, self.layout, row, x)

@@ -368,7 +368,7 @@ class Fleet:
                 )
 
     def clock_ahead(self) -> float | None:
-        """Seconds by which this clock is ahead of the server's, by the server's Date header; None if that is not known."""
+        """Seconds by which this clock is ahead of the server's, by its Date header; None if that is not known."""
         import ssl
         from email.utils import parsedate_to_datetime
 
