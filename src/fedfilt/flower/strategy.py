@@ -147,7 +147,7 @@ class GFedFilt(Strategy):
         return self._aggregated(self.evaluate_metrics_aggr_fn, good) if good else None
 
     def _online(self, grid: Grid, arrays: ArrayRecord) -> dict[int, int]:
-        """Node id of every device that is online; the first time, who is which device is settled for good."""
+        """Node id of every device that is online; the first time, nodes are given their devices for good."""
         while len(nodes := _nodes(grid)) < self.min_available_nodes and not self.models:
             log.info(
                 "Waiting for nodes to connect: %d connected (minimum required: %d).",

@@ -13,8 +13,8 @@ from fedfilt._types import Array
 class Lateness:
     """What the server does about late devices: the table [late].
 
-    policy "wait" waits for all; "deadline" leaves out who is not there by deadline · exp(margin · σ), σ being the
-    spread that the plan does not know; "quorum" ends the round when so large a share of the devices has arrived.
+    policy "wait" waits for all; "deadline" leaves out devices that are not there by deadline · exp(margin · σ), σ being
+    the spread that the plan does not know; "quorum" ends the round when so large a share of the devices has arrived.
     """
 
     policy: str = "wait"

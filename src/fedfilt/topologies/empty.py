@@ -8,8 +8,11 @@ from fedfilt.topologies._building import InBuilding
 class Empty(InBuilding):
     """No links at all: a control.
 
-    >>> Empty(rooms=2, devices=10)(seed=0)
-    Graph(10 devices, 0 edges, 10 components, 2 rooms)
+    Every device learns alone, however strong the filter is.
+
+    >>> graph = Empty(rooms=2, devices=10)(seed=0)
+    >>> len(graph.edges), graph.count
+    (0, 10)
     """
 
     def __call__(self, seed: int) -> Graph:

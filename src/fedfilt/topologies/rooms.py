@@ -6,12 +6,11 @@ from fedfilt.topologies._building import InBuilding
 
 @dataclass(frozen=True)
 class Rooms(InBuilding):
-    """Links between all devices of a room, none between rooms.
+    """Links between all devices of a room, none between rooms: a strong filter gives every room a model of its own.
 
     >>> Rooms(rooms=2, devices=10)(seed=0)
     Graph(10 devices, 20 edges, 2 components, 2 rooms)
     """
 
     def __call__(self, seed: int) -> Graph:
-        place = self.place(seed)
-        return Graph.from_rooms(place.rooms)
+        return Graph.from_rooms(self.place(seed).rooms)

@@ -38,9 +38,9 @@ def exchange(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Answer]:
-    """Send a message to each device and give its answer as it comes; after `seconds`, who has not answered is late.
+    """Send a message to each device and give its answer as it comes.
 
-    With `enough` the wait is over when so many good answers are there.
+    A device that has not answered after `seconds` is late. With `enough`, so many good answers end the wait.
     """
     start = clock()
     pushed = {str(id) for id in grid.push_messages(list(sent.values())) if id} if sent else set()
