@@ -311,7 +311,7 @@ def stop_at_work(device, log, first):
 
 
 class Intruder:
-    """Somebody with a copy of a device's folder, changed, who has no business here."""
+    """The folder of an intruder: a changed copy of a device's folder."""
 
     def __init__(self, kept, folder, of, *options, without=()):
         self._kept, self._options, self._without, self.folder = kept, options, without, folder

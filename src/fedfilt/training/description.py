@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class Description:
         return self.layout.row(values)
 
 
-def described(model: Any) -> Description:
+def described(model: Description | Described) -> Description:
     """The description of a model part, or the description itself."""
     return model if isinstance(model, Description) else Description(tuple(model.layers()))
 
