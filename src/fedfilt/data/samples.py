@@ -46,6 +46,7 @@ class FederatedData:
     moments: Array | None = None  # (N,) the same number for samples of the same moment
     kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
     validation: tuple[Array, ...] | None = None  # per device: samples it neither trains on nor is tested with
+    elsewhere: bool = False  # held by the devices themselves: nothing is known here about it
 
     @property
     def count(self) -> int:

@@ -1,9 +1,9 @@
 """Recordings of wearables, cut into windows: in time, so that no window of the test overlaps one of training."""
 
+import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from fedfilt._types import Array
 from fedfilt.data.samples import Samples
 
 log = logging.getLogger("fedfilt")
+
+TRAIN, VALIDATION, TEST = range(3)  # parts of a device's time
 
 
 class Recording(NamedTuple):
@@ -46,26 +48,106 @@ def windows(
     >>> samples.x.shape, samples.test.sum()
     ((8, 2, 2), np.int64(3))
     """
+    _check(name, recordings, classes)
+    found = cut_windows(name, recordings, window, step, test_share)
+    return _samples(name, recordings, found, classes, kinds, soft)
+
+
+class Cut(NamedTuple):
+    """A window, and where it was cut."""
+
+    window: Array  # (channels, time)
+    recording: Recording
+    part: int  # TRAIN, VALIDATION or TEST
+    start: int  # in the recording
+
+
+def cut_windows(
+    name: str,
+    recordings: Sequence[Recording],
+    window: int,
+    step: int,
+    test_share: float,
+    validation_share: float = 0.0,
+) -> list[Cut]:
+    """Windows of every device and label, in the order of time; none crosses the ends of a part of that time."""
     check_count("window", window, low=2)
     check_count("step", step)
     check_number("test_share", test_share, low=0, high=0.9)
-    _check(name, recordings, classes)
-    found: list[tuple[Array, Recording, bool, int]] = []  # (windows, recording, test, first moment)
+    found: list[Cut] = []
     dropped = 0
-    for part in _by_device_and_label(recordings):
-        cut = round((1 - test_share) * sum(len(recording.signal) for recording in part))
-        for recording in part:
-            at = min(max(cut, 0), len(recording.signal))
-            for piece, test, offset in ((recording.signal[:at], False, 0), (recording.signal[at:], True, at)):
-                cuts, starts = _cut(piece, window, step)
+    for same in _by_device_and_label(recordings):
+        ends = part_ends(sum(len(recording.signal) for recording in same), validation_share, test_share)
+        before = 0
+        for recording in same:
+            at = [min(max(end - before, 0), len(recording.signal)) for end in (0, *ends)]
+            for part in (TRAIN, VALIDATION, TEST):
+                cuts, starts = _cut(recording.signal[at[part] : at[part + 1]], window, step)
                 good = np.isfinite(cuts).all(axis=(1, 2))
                 dropped += int((~good).sum())
-                found += [(c, recording, test, offset + s) for c, s in zip(cuts[good], starts[good], strict=True)]
-            cut -= len(recording.signal)
+                pairs = zip(cuts[good], starts[good], strict=True)
+                found += [Cut(values, recording, part, at[part] + start) for values, start in pairs]
+            before += len(recording.signal)
     if dropped:
         log.warning("%s: %d windows with samples that are not finite are left out", name, dropped)
-    samples = _samples(name, recordings, found, classes, kinds)
-    return replace(samples, x=softened(samples.x, soft))
+    return found
+
+
+def part_ends(total: int, validation_share: float, test_share: float) -> tuple[int, int, int]:
+    """Where training, validation and test end in what there is of a label, in the order of time; training is first.
+
+    >>> part_ends(10, 0.1, 0.2), part_ends(3, 0.1, 0.2), part_ends(1, 0.1, 0.2)
+    ((7, 8, 10), (2, 2, 3), (1, 1, 1))
+    """
+    train = max(round((1 - test_share - validation_share) * total), min(total, 1))
+    return train, max(round((1 - test_share) * total), train), total
+
+
+class Scaling(NamedTuple):
+    """How a device scales its samples: every channel, or every feature of samples without channels, on its own."""
+
+    mean: Array
+    spread: Array
+    soft: float = 0.0  # see `softened`
+
+    @classmethod
+    def of(cls, x: Array, soft: float = 0.0) -> "Scaling":
+        """That by which the samples x (n, channels, ...) have mean 0 and spread 1; without samples nothing changes.
+
+        >>> Scaling.of(np.array([[[0.0, 2.0]], [[4.0, 6.0]]]))
+        Scaling(mean=array([3.]), spread=array([2.23606798]), soft=0.0)
+        """
+        if not len(x):
+            return cls(np.zeros(x.shape[1]), np.ones(x.shape[1]), soft)
+        known, axes = np.ascontiguousarray(x, np.float64), (0, *range(2, x.ndim))
+        spread = known.std(axis=axes)
+        return cls(known.mean(axis=axes), np.where(spread > 1e-9, spread, 1), soft)  # one that never changes is 0
+
+    def apply(self, x: Array) -> Array:
+        """Samples (n, channels, ...) scaled, cut off at ±10 and softened, as float32."""
+        mean, spread = (values.reshape(-1, *[1] * (x.ndim - 2)) for values in (self.mean, self.spread))
+        return softened(np.clip((x - mean) / spread, -10, 10).astype(np.float32), self.soft)
+
+    def to_json(self) -> str:
+        """As text, exactly."""
+        return json.dumps({"mean": self.mean.tolist(), "spread": self.spread.tolist(), "soft": self.soft})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Scaling":
+        """The scaling of such a text.
+
+        >>> Scaling.from_json(Scaling(np.array([0.1]), np.array([3.0])).to_json())
+        Scaling(mean=array([0.1]), spread=array([3.]), soft=0.0)
+        """
+        try:
+            table: dict[str, Any] = json.loads(text)
+            mean, spread = (np.array(table[key], np.float64) for key in ("mean", "spread"))
+            soft = check_number("soft", table["soft"], low=0)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a scaling: {error}") from None
+        if mean.ndim != 1 or mean.shape != spread.shape or not np.isfinite([mean, spread]).all() or (spread <= 0).any():
+            raise ValueError("not a scaling: it must have a finite mean and a spread > 0 per channel")
+        return cls(mean, spread, soft)
 
 
 def softened(x: Array, soft: float) -> Array:
@@ -119,24 +201,22 @@ def _cut(piece: Array, window: int, step: int) -> tuple[Array, Array]:
 def _samples(
     name: str,
     recordings: Sequence[Recording],
-    found: list[tuple[Array, Recording, bool, int]],
+    found: Sequence[Cut],
     classes: int | None,
     kinds: tuple[str, ...] | None,
+    soft: float,
 ) -> Samples:
-    devices = np.array([recording.device for _, recording, _, _ in found], np.int64)
-    test = np.array([is_test for _, _, is_test, _ in found], bool)
-    x = np.stack([cut for cut, _, _, _ in found]).astype(np.float32) if found else np.empty((0, 1, 1), np.float32)
+    devices = np.array([cut.recording.device for cut in found], np.int64)
+    test = np.array([cut.part == TEST for cut in found], bool)
+    x = np.stack([cut.window for cut in found]).astype(np.float32) if found else np.empty((0, 1, 1), np.float32)
     for device in range(max(recording.device for recording in recordings) + 1):
         own = devices == device
         if not (own & ~test).any():
             raise ValueError(f"{name}: device {device} has no whole window to train on; record more, or shorten window")
-        known = x[own & ~test].astype(np.float64)
-        mean, spread = known.mean(axis=(0, 2)), known.std(axis=(0, 2))
-        spread = np.where(spread > 1e-9, spread, 1)  # a channel that never changes is 0
-        x[own] = np.clip((x[own] - mean[:, None]) / spread[:, None], -10, 10)
-    labels = np.array([recording.label for _, recording, _, _ in found], np.int64)
-    people = np.array([recording.person for _, recording, _, _ in found], np.int64)
+        x[own] = Scaling.of(x[own & ~test], soft).apply(x[own])
+    labels = np.array([cut.recording.label for cut in found], np.int64)
+    people = np.array([cut.recording.person for cut in found], np.int64)
     known_moments = all(recording.moment >= 0 for recording in recordings)
-    moments = np.array([(recording.moment << 32) + start for _, recording, _, start in found], np.int64)
+    moments = np.array([(cut.recording.moment << 32) + cut.start for cut in found], np.int64)
     number = int(max(recording.label for recording in recordings)) + 1 if classes is None else classes
     return Samples(name, x, labels, number, test, people, devices, moments if known_moments else None, kinds)

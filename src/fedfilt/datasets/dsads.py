@@ -49,7 +49,14 @@ class Dsads:
         check_choice("data.sensors", self.sensors, ("same", "unlike", "mixed"))
 
     def load(self, store: Store) -> Samples:
-        """Read the segments, each a recording; the units of a person saw the same moments."""
+        """The segments of the recordings, each a window; the units of a person saw the same moments."""
+        recordings = self.recordings(store)
+        worn = [divmod(device, len(UNITS)) for device in sorted({recording.device for recording in recordings})]
+        kinds = None if self.sensors == "same" else tuple(kind_of(self.sensors, *place) for place in worn)
+        return windows("dsads", recordings, SEGMENT[0], SEGMENT[0], self.test_share, 19, kinds, self.soft)
+
+    def recordings(self, store: Store) -> list[Recording]:
+        """Read the segments, each a recording."""
         try:
             path = Path(self.archive) if self.archive else store.path(self.files[0])
         except DataMissing as error:
@@ -65,17 +72,15 @@ class Dsads:
         if not held:
             raise ValueError(f"{path} holds no segments data/aXX/pY/sZZ.txt")
         people = sorted({person for (_, person, _), _ in held})
-        recordings = []
+        found = []
         for moment, ((activity, person, _), table) in enumerate(held):
             for unit in range(len(UNITS)):
                 number = people.index(person)
                 signal = table[:, 9 * unit : 9 * unit + 9].copy()
                 signal[:, CHANNELS[kind_of(self.sensors, number, unit)] :] = 0
                 device = len(UNITS) * number + unit
-                recordings.append(Recording(device, number, activity - 1, signal, 25.0, moment))
-        worn = [(number, unit) for number in range(len(people)) for unit in range(len(UNITS))]
-        kinds = None if self.sensors == "same" else tuple(kind_of(self.sensors, *place) for place in worn)
-        return windows("dsads", recordings, SEGMENT[0], SEGMENT[0], self.test_share, 19, kinds, self.soft)
+                found.append(Recording(device, number, activity - 1, signal, 25.0, moment))
+        return found
 
 
 def kind_of(sensors: str, person: int, unit: int) -> str:

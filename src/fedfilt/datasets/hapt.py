@@ -44,6 +44,7 @@ class Hapt:
     soft: float = 0.0
     transitions: bool = False
 
+    channels: ClassVar[tuple[str, ...]] = CHANNELS[:-1]
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
             "hapt",
@@ -60,16 +61,21 @@ class Hapt:
         return 12 if self.transitions else 6
 
     def load(self, store: Store) -> Samples:
+        """The windows of the recordings."""
+        cut = self.window, self.step, self.test_share
+        return windows("hapt", self.recordings(store), *cut, self.classes, soft=self.soft)
+
+    def recordings(self, store: Store) -> list[Recording]:
         """Read the recordings, fetched if need be; nothing in the file is run, and pandas is not needed."""
         path = store.path(self.files[0])
         with gzip.open(path) as file:
             people = read_arrays(file, path.name, PANDAS)  # type: ignore[arg-type]
-        recordings = []
+        found = []
         for number, person in enumerate(sorted(people)):
             for table in people[person]:
                 held = frame_columns(table, CHANNELS, path.name)
                 labels = held[:, -1].astype(int)
                 for bout in np.split(np.arange(len(labels)), np.flatnonzero(np.diff(labels)) + 1):
                     if 1 <= (label := labels[bout[0]]) <= self.classes:
-                        recordings.append(Recording(number, number, int(label) - 1, held[bout, :-1]))
-        return windows("hapt", recordings, self.window, self.step, self.test_share, self.classes, soft=self.soft)
+                        found.append(Recording(number, number, int(label) - 1, held[bout, :-1]))
+        return found

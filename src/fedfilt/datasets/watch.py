@@ -27,6 +27,8 @@ class Watch:
     test_share: float = 0.3
     soft: float = 0.0
 
+    channels: ClassVar[tuple[str, ...]] = ("ax", "ay", "az", "wx", "wy", "wz")
+    labels: ClassVar[tuple[str, ...]] = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
             "watch",
@@ -38,12 +40,16 @@ class Watch:
     )
 
     def load(self, store: Store) -> Samples:
+        """The windows of the recordings."""
+        return windows("watch", self.recordings(store), self.window, self.step, self.test_share, soft=self.soft)
+
+    def recordings(self, store: Store) -> list[Recording]:
         """Read the recordings, fetched if need be; nothing in the file is run."""
         path = store.path(self.files[0])
         held = read_npy_dict(path.read_bytes(), path.name)
         people = np.unique(held["subject"]).tolist()
-        recordings = []
+        found = []
         for signal, label, person, side in zip(held["X"], held["y"], held["subject"], held["side"], strict=True):
             number = people.index(person)
-            recordings.append(Recording(2 * number + int(side), number, int(label), signal))
-        return windows("watch", recordings, self.window, self.step, self.test_share, soft=self.soft)
+            found.append(Recording(2 * number + int(side), number, int(label), signal))
+        return found
