@@ -20,7 +20,7 @@ from helpers import ROOT, SLOW
 
 SHIPPED = {
     "aggregators": "FedAvg FedU GFedFilt Local PaperLiteral RoomAverage SFL SelfBlend",
-    "datasets": "Digits Dsads Emnist FashionMnist Femnist Hapt Mnist MnistWriters Watch",
+    "datasets": "Digits Dsads Emnist FashionMnist Femnist Hapt Mnist MnistWriters Own Watch",
     "engines": "Flower Local",
     "filters": "AllPass Floor Heat Ideal Tikhonov",
     "models": "CNN1d Logistic MLP Motifs PaperCNN",

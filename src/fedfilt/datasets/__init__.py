@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a new file is found without 
     from fedfilt.datasets.hapt import Hapt as Hapt
     from fedfilt.datasets.mnist import Mnist as Mnist
     from fedfilt.datasets.mnist_writers import MnistWriters as MnistWriters
+    from fedfilt.datasets.own import Own as Own
     from fedfilt.datasets.watch import Watch as Watch
 
 __getattr__, __dir__ = folder(__name__)

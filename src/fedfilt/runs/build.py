@@ -117,7 +117,7 @@ class Run:
 def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:
     """The samples of a config, dealt to the devices of its graph."""
     if hasattr(config.data, "federated"):
-        return config.data.federated(graph.count)  # type: ignore[no-any-return]
+        return config.data.federated(graph.count)
     rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
     samples = config.data.load(store or Store())
     return config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))

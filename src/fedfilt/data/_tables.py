@@ -1,0 +1,225 @@
+"""Files of samples and recordings as a device's owner has them: .npz, .safetensors, CSV and Parquet.
+
+Sizes are checked before memory is taken, and nothing in a file is ever executed.
+"""
+
+import csv
+import io
+import math
+import os
+import stat
+import zipfile
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+
+from fedfilt._checks import check_choice
+from fedfilt._types import Array
+
+LIMIT = 1 << 30  # bytes that a file, or what is read from it, may take
+ARRAYS = ("x", "y", "part")
+# What the libraries below raise for damaged files; pyarrow's errors are among them too
+BROKEN = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+    OverflowError,
+    MemoryError,
+    SafetensorError,
+    zipfile.BadZipFile,
+    zlib.error,
+    csv.Error,
+)
+
+
+class BadData(ValueError):
+    """Data that cannot be used. The message is for the device's own log; `said` is fit for the server.
+
+    `said` names the problem, but never a file, a label or a number.
+    """
+
+    def __init__(self, message: str, said: str = "its data cannot be read") -> None:
+        super().__init__(message)
+        self.said = said
+
+
+def too_large(what: object) -> BadData:
+    """What is said of data beyond the limit."""
+    return BadData(f"{what} takes more than {LIMIT >> 20} MiB", "its data is too large")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A regular file of a bearable size, for reading; what its reader raises is bad data."""
+    try:
+        # Without O_NONBLOCK a FIFO would keep the device waiting for ever
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadData(f"{path} is not a regular file")
+            if status.st_size > LIMIT:
+                raise too_large(path)
+            yield file
+    except BadData:
+        raise
+    except BROKEN as error:
+        reason = getattr(error, "strerror", None) or error or type(error).__name__
+        raise BadData(f"{path} cannot be read: {reason}") from error
+
+
+# --- samples ------------------------------------------------------------------------------------------------------
+
+
+def read_samples(path: Path) -> dict[str, Array]:
+    """The arrays of a .npz or .safetensors file: x, y and perhaps part."""
+    with opened(path) as file:
+        found = _npz(file, path) if path.suffix.lower() == ".npz" else load_safetensors(file.read())
+    for name in found:
+        try:
+            check_choice("array", name, ARRAYS)
+        except ValueError as error:
+            raise BadData(f"{path}: {error}") from None
+    for name in ("x", "y"):
+        if name not in found:
+            raise BadData(f"{path} must have the arrays x and y, got {', '.join(sorted(found)) or 'none'}")
+    return found
+
+
+def _npz(file: IO[bytes], path: Path) -> dict[str, Array]:
+    """The arrays of a .npz file; what the headers promise is compared with the limit first."""
+    found, total = {}, 0
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as content:
+                version = np.lib.format.read_magic(content)
+                read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                if version not in read:
+                    raise ValueError(f"{member.filename} has an unknown format")
+                shape, _, kind = read[version](content)
+            if kind.hasobject:
+                raise ValueError(f"{member.filename} holds Python objects, which are not loaded")
+            total += max(math.prod(shape) * kind.itemsize, member.file_size)
+            if total > LIMIT:
+                raise too_large(path)
+            with archive.open(member) as content:
+                name = member.filename.removesuffix(".npy")
+                found[name] = np.lib.format.read_array(content, allow_pickle=False)
+    return found
+
+
+# --- recordings ---------------------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """The rows of a recording as they stand in a file."""
+
+    channels: tuple[str, ...]
+    times: Array  # (n,) seconds
+    values: Array  # (n, channels); NaN where there is none
+    labels: dict[str, int]  # name -> code
+    codes: Array  # (n,)
+    places: Array  # (n,) where a row stands in the file
+    place: str  # what a place is called
+
+
+def read_rows(path: Path, time: str, label: str, channels: Sequence[str]) -> Rows:
+    """The rows of a CSV or Parquet file with such columns; without `channels`, all others are channels."""
+    with opened(path) as file:
+        read = _csv if path.suffix.lower() == ".csv" else _parquet
+        return read(file, path, lambda names: _columns(path, names, time, label, channels))
+
+
+Choose = Callable[[list[str]], list[str]]
+
+
+def _columns(path: Path, names: list[str], time: str, label: str, channels: Sequence[str]) -> list[str]:
+    """Time, label and channels among the columns of a file."""
+    try:
+        if len(set(names)) < len(names):
+            raise ValueError("its columns must have different names")
+        wanted = [time, label, *(channels or [name for name in names if name not in (time, label)])]
+        return [check_choice("column", name, names) for name in wanted]
+    except ValueError as error:
+        raise BadData(f"{path}: {error}", "its recordings lack a column, or have one twice") from None
+
+
+def _csv(file: IO[bytes], path: Path, choose: Choose) -> Rows:
+    times, values, codes, lines, labels = array("d"), array("d"), array("q"), array("q"), dict[str, int]()
+    rows = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+    try:
+        names = [name.strip() for name in next(rows, [])]
+        chosen = choose(names)
+        time, label, *at = (names.index(name) for name in chosen)
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise ValueError(f"it must have {len(names)} cells, got {len(row)}")
+            times.append(_seconds(row[time]))
+            values.extend([float(row[i] or "nan") for i in at])
+            codes.append(labels.setdefault(row[label].strip(), len(labels)))
+            lines.append(rows.line_num)
+    except BadData:
+        raise
+    except (ValueError, csv.Error) as error:
+        raise BadData(f"{path}, line {rows.line_num}: {error}") from None
+    held = np.array(values).reshape(len(times), len(at))
+    return Rows(tuple(chosen[2:]), np.array(times), held, labels, np.array(codes), np.array(lines), "line")
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a time: a number, or a date and time, which is UTC where it does not say.
+
+    >>> _seconds("1.5"), _seconds("1970-01-01T00:01"), _seconds("1970-01-01 01:00:00.5+01:00")
+    (1.5, 60.0, 0.5)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f"time must be seconds or an ISO 8601 date and time, got {text!r}") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _parquet(file: IO[bytes], path: Path, choose: Choose) -> Rows:
+    try:
+        import pyarrow
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        missing = "its data needs a package that it lacks"
+        raise BadData(f"{path} needs pyarrow: pip install 'fedfilt[parquet]'", missing) from None
+    table = ParquetFile(file)
+    time, label, *channels = choose(list(table.schema_arrow.names))
+    about = table.metadata
+    unpacked = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    if max(unpacked, 8 * about.num_rows * (len(channels) + 8)) > LIMIT:
+        raise too_large(path)
+    held = table.read(columns=[time, label, *channels], use_threads=False)
+    labels: dict[str, int] = {}
+    names = [(name or "").strip() for name in held[label].cast(pyarrow.string()).to_pylist()]
+    codes = np.array([labels.setdefault(name, len(labels)) for name in names], np.int64)
+    values = [held[name].cast(pyarrow.float64()).to_numpy() for name in channels]
+    matrix = np.stack(values, axis=1) if values else np.empty((len(codes), 0))
+    return Rows(tuple(channels), _moments(held[time]), matrix, labels, codes, 1 + np.arange(len(codes)), "row")
+
+
+def _moments(column: Any) -> Array:
+    """Seconds of a Parquet column of numbers, texts or moments."""
+    values: Array = column.to_numpy()
+    if values.dtype.kind == "M":
+        return np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)
+    return np.array([_seconds(str(value)) for value in values]) if values.dtype.kind == "O" else values.astype(float)

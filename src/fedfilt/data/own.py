@@ -1,0 +1,419 @@
+"""A device's own data: read from its folder, split in time and scaled on the device itself.
+
+Needs NumPy and safetensors, and pyarrow only where there is a Parquet file. Nothing that is read here is executed,
+except a `reader` that the owner names in the device's own.toml.
+"""
+
+import logging
+import math
+import os
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedfilt import _parts
+from fedfilt._checks import check_choice, check_count, check_number
+from fedfilt._types import Array, Table
+from fedfilt.data import _tables
+from fedfilt.data._tables import BadData, Rows, opened, read_rows, read_samples, too_large
+from fedfilt.data.windows import Recording, Scaling, cut_windows, part_ends
+
+__all__ = ["BadData", "Held", "Making", "Owner", "Public", "Report", "Scaling", "Source", "owner", "public", "read"]
+
+log = logging.getLogger("fedfilt")
+
+SETTINGS = "own.toml"
+SAMPLES, RECORDINGS = (".npz", ".safetensors"), (".csv", ".parquet")
+UNFINISHED = (".tmp", ".part")
+TRIES, PAUSE = 4, 0.25  # how often a folder is read that changes meanwhile, and the seconds between
+GAP = 1.5  # periods without a row that end a recording
+OFF = 0.1  # by how much a rate may differ from the one wanted
+OTHER_SHAPE = "its data has another shape than the samples of the experiment"
+UNKNOWN_LABEL = "its data has a label that the experiment does not know"
+
+
+@dataclass(frozen=True)
+class Making:
+    """How samples are made from a device's own data: the same on all devices of an experiment.
+
+    >>> Making(shape=(6, 100), labels=("walk", "rest")).stride
+    50
+    """
+
+    shape: tuple[int, ...] = ()  # of a sample; of a window (channels, rows)
+    labels: tuple[str, ...] = ()  # names
+    step: int = 0  # rows between the starts of two windows; 0 is half a window
+    rate: float = 0.0  # rows a second; 0 is any
+    channels: tuple[str, ...] = ()  # columns, in this order; none are all, in the order of the file
+    validation_share: float = 0.1
+    test_share: float = 0.2
+    soft: float = 0.0  # see `fedfilt.data.windows.softened`
+    scale: bool = True  # by the device's own training samples
+
+    def __post_init__(self) -> None:
+        for side in self.shape:
+            check_count("data.shape", side)
+        if len(set(self.labels)) < len(self.labels) or any(not name or name != name.strip() for name in self.labels):
+            raise ValueError(f"data.labels must be different names, got {list(self.labels)}")
+        if len(set(self.channels)) < len(self.channels):
+            raise ValueError(f"data.channels must be different names, got {list(self.channels)}")
+        if self.channels and self.shape and self.shape[0] != len(self.channels):
+            raise ValueError(f"data.channels must name {self.shape[0]} columns, as data.shape has, got {self.channels}")
+        check_count("data.step", self.step, low=0)
+        check_number("data.rate", self.rate, low=0)
+        for name in ("validation_share", "test_share"):
+            check_number(f"data.{name}", getattr(self, name), low=0, high=0.9)
+        if self.validation_share + self.test_share > 0.9:
+            raise ValueError("data.validation_share and data.test_share must leave at least 0.1 to train on")
+        if check_number("data.soft", self.soft, low=0) and not self.scale:
+            raise ValueError("data.soft needs data.scale = true")
+
+    @property
+    def stride(self) -> int:
+        """Rows between the starts of two windows."""
+        return self.step or max(self.shape[-1] // 2, 1)
+
+    def check_complete(self) -> None:
+        """Refuse to go on where it is not known what a sample is."""
+        if not self.shape or not self.labels:
+            raise ValueError(
+                'data.name = "own" needs the shape and the labels of the samples, such as '
+                'data.shape = [6, 100] and data.labels = ["walk", "rest"]'
+            )
+
+
+@dataclass(frozen=True)
+class Public:
+    """Samples that the server has itself, as a global test: a .npz or .safetensors file with x and y."""
+
+    file: str = ""
+
+
+class Held(NamedTuple):
+    """What a device holds, ready for training: x (n, *shape) uint8 or float32, y (n,) labels from 0."""
+
+    train_x: Array
+    train_y: Array
+    validation_x: Array
+    validation_y: Array
+    test_x: Array
+    test_y: Array
+    scaling: Scaling | None  # None: samples are used as they are
+
+
+class Chunk(NamedTuple):
+    """Samples in the order of time, not yet scaled."""
+
+    x: Array
+    y: Array
+    part: Array  # (n,) TRAIN, VALIDATION or TEST; -1 where that is to be decided
+
+
+# --- what the owner says ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a device tells the server besides its update; the owner may switch each off."""
+
+    samples: bool = True  # how many it trained on
+    loss: bool = True
+    test: bool = True  # how well its model does on its own test
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The owner's settings: own.toml in the device's folder."""
+
+    data: str = "data"  # folder of the files, from the device's folder
+    reader: str = ""  # module:Class
+    time: str = "time"  # column
+    label: str = "label"  # column
+    report: Report = Report()
+
+
+def owner(folder: Path) -> Owner:
+    """The settings in a device's folder; the defaults if it has none."""
+    path = folder / SETTINGS
+    try:
+        if not os.path.lexists(path):
+            return Owner()
+        with opened(path) as file:
+            return _settings(tomllib.loads(file.read().decode()))
+    except ValueError as error:
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        raise BadData(message, "its own settings are wrong or cannot be read") from None
+
+
+def _settings(table: Table) -> Owner:
+    report = table.pop("report", {})
+    if not isinstance(report, dict):
+        raise ValueError(f"report must be a table, got {report!r}")
+    for kind, given, allowed in ((Owner, table, str), (Report, report, bool)):
+        for key, value in given.items():
+            check_choice("key", key, [field.name for field in fields(kind)])
+            if not isinstance(value, allowed):
+                raise ValueError(f"{key} must be {'a text' if allowed is str else 'true or false'}, got {value!r}")
+    if table.get("reader") and ":" not in table["reader"]:
+        raise ValueError(f"reader must be module:Class, got {table['reader']!r}")
+    return Owner(**table, report=Report(**report))
+
+
+# --- a device's folder --------------------------------------------------------------------------------------------
+
+
+class Source:
+    """The data in a device's folder, which is read again only when it has changed."""
+
+    def __init__(self, folder: Path, making: Making) -> None:
+        making.check_complete()
+        self.folder, self.making = folder, making
+        self._seen: Any = None
+        self._held: Held | None = None
+
+    def held(self) -> Held:
+        """What the device holds now; the same object as before if nothing has changed. Raises `BadData`."""
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(PAUSE)
+            settings = owner(self.folder)
+            place = self.folder / settings.data
+            reader = _reader(settings, place)
+            seen = _fingerprint(self.folder, place, reader)
+            if self._held is not None and seen == self._seen:
+                return self._held
+            try:
+                held = _made(list(_chunks(place, settings, reader, self.making)), self.making)
+            except BadData:
+                if _fingerprint(self.folder, place, reader) == seen:
+                    raise
+                continue
+            if _fingerprint(self.folder, place, reader) == seen:
+                self._seen, self._held = seen, held
+                return held
+        raise BadData(f"{place} keeps changing while it is read", "its data changes while it is read")
+
+
+def read(folder: Path, making: Making) -> Held:
+    """What a device's folder holds; see `Source`."""
+    return Source(folder, making).held()
+
+
+def public(path: Path, making: Making) -> tuple[Array, Array]:
+    """(x, y) of a file of samples that everybody may have, scaled by its own statistics."""
+    making.check_complete()
+    chunk = _checked(path, read_samples(path), making)
+    return (Scaling.of(chunk.x, making.soft).apply(chunk.x) if _scales(chunk.x, making) else chunk.x), chunk.y
+
+
+def _reader(settings: Owner, place: Path) -> Any:
+    """The reader of the owner's choice, if there is one."""
+    with _owners_code(settings.reader):
+        return _parts.find(SETTINGS, settings.reader)(place) if settings.reader else None
+
+
+@contextmanager
+def _owners_code(name: str) -> Iterator[None]:
+    """A reader is the owner's code, which may fail in any way."""
+    try:
+        yield
+    except Exception as error:
+        raise BadData(f"the reader {name} fails: {error!r}", "the reader of its data fails") from error
+
+
+def _files(place: Path) -> list[Path]:
+    """The files of a folder that are finished, by name."""
+    try:
+        names = sorted(os.listdir(place))
+    except FileNotFoundError:
+        raise BadData(f"there is no folder {place}", "it has no data folder") from None
+    except OSError as error:
+        raise BadData(f"{place} cannot be read: {error.strerror}") from None
+    return [place / name for name in names if not name.startswith(".") and not name.endswith(UNFINISHED)]
+
+
+def _fingerprint(folder: Path, place: Path, reader: Any) -> Any:
+    """A value that changes with the files of a folder; a reader of the owner's own may add what `version()` gives."""
+    looked_at = [] if reader is not None and not place.exists() else _files(place)
+    with _owners_code(type(reader).__name__):
+        found = [reader.version() if hasattr(reader, "version") else None]
+    for path in [folder / SETTINGS, *looked_at]:
+        try:
+            status = path.stat()
+            found.append((path.name, status.st_size, status.st_mtime_ns, status.st_ino))
+        except OSError:
+            found.append((path.name, None))
+    return found
+
+
+def _chunks(place: Path, settings: Owner, reader: Any, making: Making) -> Iterable[Chunk]:
+    """All samples that a folder holds, those of recordings last."""
+    if reader is not None:
+        yield from _from_reader(settings.reader, reader, making)
+        return
+    tables, total = [], 0
+    for path in _files(place):
+        if path.suffix.lower() in SAMPLES:
+            chunk = _checked(path, read_samples(path), making)
+            total += chunk.x.nbytes
+            if total > _tables.LIMIT:
+                raise too_large(place)
+            yield chunk
+        elif path.suffix.lower() in RECORDINGS:
+            tables.append((path, read_rows(path, settings.time, settings.label, making.channels)))
+            total += tables[-1][1].values.nbytes
+            if total > _tables.LIMIT:
+                raise too_large(place)
+        else:
+            log.warning("%s is not read: only %s files are", path, ", ".join((*SAMPLES, *RECORDINGS)))
+    if tables:
+        yield _windows(str(place), _recordings(tables, making), making)
+
+
+def _from_reader(name: str, reader: Any, making: Making) -> Iterable[Chunk]:
+    with _owners_code(name):
+        found = reader(making)
+        if isinstance(found, list) and all(isinstance(one, Recording) for one in found):
+            given: Any = [one._replace(device=0, person=0, signal=np.asarray(one.signal)) for one in found]
+        else:
+            given = {key: np.asarray(value) for key, value in zip(_tables.ARRAYS, found, strict=False)}
+    yield _windows(name, given, making) if isinstance(given, list) else _checked(name, given, making)
+
+
+# --- samples ------------------------------------------------------------------------------------------------------
+
+
+def _checked(where: object, arrays: dict[str, Array], making: Making) -> Chunk:
+    """Samples that fit the experiment; those that are not finite are left out."""
+    x, y = arrays.get("x"), arrays.get("y")
+    if x is None or y is None:
+        raise BadData(f"{where} must give x and y")
+    if x.shape[1:] != making.shape or x.ndim != 1 + len(making.shape):
+        raise BadData(f"{where}: x must have shape (n, {str(making.shape)[1:]}, got {x.shape}", OTHER_SHAPE)
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise BadData(f"{where}: x must be uint8 or floating-point numbers, got {x.dtype}", OTHER_SHAPE)
+    part = arrays.get("part", np.full(len(x), -1))
+    for name, values in (("y", y), ("part", part)):
+        if values.shape != (len(x),):
+            raise BadData(f"{where}: {name} must have shape ({len(x)},) like x, got {values.shape}", OTHER_SHAPE)
+    if part.dtype.kind not in "iu" or ("part" in arrays and not np.isin(part, (0, 1, 2)).all()):
+        raise BadData(f"{where}: part must be 0 (train), 1 (validation) or 2 (test)")
+    y = _label_numbers(where, y, making)
+    if x.dtype == np.uint8:
+        return Chunk(x, y, part.astype(np.int64))
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    good = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    if not good.all():
+        log.warning("%s: %d samples that are not finite are left out", where, (~good).sum())
+    return Chunk(x[good], y[good], part[good].astype(np.int64))
+
+
+def _label_numbers(where: object, y: Array, making: Making) -> Array:
+    """Labels as numbers from 0, given so or by name."""
+    if y.dtype.kind == "U":
+        names, at = np.unique(y, return_inverse=True)
+        return np.array([_number(where, str(name), making) for name in names], np.int64)[at]
+    if y.dtype.kind not in "iu":
+        raise BadData(f"{where}: y must be whole numbers or names, got {y.dtype}", UNKNOWN_LABEL)
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(making.labels):
+        highest = len(making.labels) - 1
+        raise BadData(f"{where}: y must be labels from 0 to {highest}, got {y.min()} to {y.max()}", UNKNOWN_LABEL)
+    return y.astype(np.int64)
+
+
+def _number(where: object, name: str, making: Making) -> int:
+    try:
+        return making.labels.index(check_choice("label", name, making.labels))
+    except ValueError as error:
+        raise BadData(f"{where}: {error}", UNKNOWN_LABEL) from None
+
+
+def _scales(x: Array, making: Making) -> bool:
+    return making.scale and x.dtype != np.uint8
+
+
+def _made(chunks: Sequence[Chunk], making: Making) -> Held:
+    """Samples, split and scaled."""
+    chunks = [chunk for chunk in chunks if len(chunk.y)] or [
+        Chunk(np.empty((0, *making.shape), np.float32), *np.empty((2, 0), np.int64))
+    ]
+    if len({chunk.x.dtype for chunk in chunks}) > 1:
+        raise BadData("the files of a device must be all uint8 or all floating-point numbers", OTHER_SHAPE)
+    x, y, part = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
+    for label in range(len(making.labels)):
+        rows = np.flatnonzero((part < 0) & (y == label))
+        ends = part_ends(len(rows), making.validation_share, making.test_share)
+        part[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
+    train, validation, test = (np.flatnonzero(part == which) for which in range(3))
+    scaling = Scaling.of(x[train], making.soft) if _scales(x, making) else None
+    split = [(x[rows] if scaling is None else scaling.apply(x[rows]), y[rows]) for rows in (train, validation, test)]
+    return Held(*split[0], *split[1], *split[2], scaling)
+
+
+# --- recordings ---------------------------------------------------------------------------------------------------
+
+
+def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Recording]:
+    """Rows without a gap and with one label each; rows without a label are in none."""
+    found: list[Recording] = []
+    rate = making.rate
+    for path, rows in tables:
+        if rows.channels != tables[0][1].channels:
+            raise BadData(f"{path} must have the channels of {tables[0][0].name}, got {rows.channels}", OTHER_SHAPE)
+        numbers = np.array([_number(path, name, making) if name else -1 for name in rows.labels], np.int64)
+        labels = numbers[rows.codes] if len(rows.codes) else rows.codes
+        if len(rows.times) < 2:
+            continue
+        steps = _steps(path, rows)
+        period = float(np.median(steps))
+        rate = rate or 1 / period
+        if abs(1 / period / rate - 1) > OFF:
+            off = "its recordings have another rate than the experiment asks for"
+            raise BadData(f"{path} must have about {rate:g} rows a second, got {1 / period:g}", off)
+        ends = np.flatnonzero((steps > GAP * period) | (np.diff(labels) != 0)) + 1
+        for part in np.split(np.arange(len(labels)), ends):
+            if labels[part[0]] >= 0:
+                found.append(Recording(0, 0, int(labels[part[0]]), rows.values[part], rate))
+    return found
+
+
+def _steps(path: Path, rows: Rows) -> Array:
+    """Seconds between rows, whose times must increase."""
+    steps = np.diff(rows.times)
+    wrong = np.flatnonzero(~(np.isfinite(steps) & (steps > 0)))
+    if len(wrong):
+        where = f"{path}, {rows.place} {rows.places[wrong[0] + 1]}"
+        raise BadData(f"{where}: time must be later than before", "its recordings are not in the order of time")
+    return steps
+
+
+def _windows(where: str, recordings: Sequence[Recording], making: Making) -> Chunk:
+    """The windows of recordings; see `fedfilt.data.windows`."""
+    if len(making.shape) != 2 or making.shape[1] < 2:
+        raise BadData(f"{where}: recordings need data.shape = [channels, rows of a window]", OTHER_SHAPE)
+    rows = 0
+    for recording in recordings:
+        if recording.signal.ndim != 2 or recording.signal.shape[1] != making.shape[0]:
+            got = recording.signal.shape[1:]
+            raise BadData(f"{where}: recordings must have {making.shape[0]} channels, got {got}", OTHER_SHAPE)
+        if not 0 <= recording.label < len(making.labels):
+            raise BadData(f"{where}: a recording has the label {recording.label}", UNKNOWN_LABEL)
+        rows += len(recording.signal)
+    if rows // making.stride * math.prod(making.shape) * 8 > _tables.LIMIT:
+        raise too_large(f"{where}, cut into windows,")
+    cuts = cut_windows(where, recordings, making.shape[1], making.stride, making.test_share, making.validation_share)
+    if recordings and not cuts:
+        log.warning("%s: no recording is as long as a window, %d rows", where, making.shape[1])
+    arrays = {
+        "x": np.stack([cut.window for cut in cuts]) if cuts else np.empty((0, *making.shape)),
+        "y": np.array([cut.recording.label for cut in cuts], np.int64),
+        "part": np.array([cut.part for cut in cuts], np.int64),
+    }
+    return _checked(where, arrays, making)
