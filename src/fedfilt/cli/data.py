@@ -1,12 +1,15 @@
 """`fedfilt data`: data sets."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedfilt.cli import _console as console
 
-data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, where it is.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Data sets: what there is, get one, where it is, give every device its own."
+)
 
 
 @data_app.command("list")
@@ -27,8 +30,12 @@ def data_list() -> None:
                 table.add_row(name, "-", str(error))
                 continue
             files = getattr(kind, "files", ())
-            here = all(Store().kept(file).exists() for file in files)
-            table.add_row(name, "yes" if here else "no", (kind.__doc__ or "").strip().partition("\n")[0])
+            here = "yes" if all(Store().kept(file).exists() for file in files) else "no"
+            table.add_row(
+                name,
+                "on devices" if hasattr(kind, "federated") else here,
+                (kind.__doc__ or "").strip().partition("\n")[0],
+            )
         Console().print(table)
 
 
@@ -51,3 +58,36 @@ def data_where() -> None:
     from fedfilt.data.store import Store
 
     print(Store().cache)
+
+
+@data_app.command("split")
+def data_split(
+    config: console.ConfigFile,
+    out: Annotated[Path, typer.Option(help="New folder for the devices' folders.", show_default=False)],
+    overrides: console.Overrides = None,
+    recordings: Annotated[
+        bool, typer.Option("--recordings", help="Write whole recordings as CSV, to be cut and scaled on the device.")
+    ] = False,
+    data_dir: console.DataDir = None,
+) -> None:
+    """Write every device's data into a folder of its own, as if it had always been there.
+
+    OUT/device-000/data, device-001/data, ... hold the samples that the experiment gives each device, OUT/public.npz
+    the global test, and OUT/experiment.toml the same experiment with own data: `fedfilt run OUT/experiment.toml` gives
+    the same models. Copy a folder to a real device to go on there.
+    """
+    with console.errors():
+        from fedfilt.runs.config import load
+        from fedfilt.runs.split import split
+
+        loaded = load(config, overrides or [])
+        with console.progress_bar() as progress:
+            task = progress.add_task("writing devices", total=None)
+            written = split(
+                loaded,
+                out,
+                recordings,
+                console.store_with(progress, data_dir),
+                lambda done, total: progress.update(task, completed=done, total=total),
+            )
+        print(f"{len(list(out.glob('device-*')))} devices in {out}; try them: fedfilt run {written}")
