@@ -127,7 +127,7 @@ def as_far_as(last: int, folder: Path, **changes: Any) -> tuple[list[Table], str
         if line["round"] >= last:
             break
     saved = folder / "checkpoint" / "state.safetensors"
-    state = load_state(saved, run.config.hash(), (run.graph.count, run.layout.size))
+    state = load_state(saved, [run.config.hash()], run.start())[0]
     assert state.round == last
     return [{**line, "seconds": 0} for line in read_lines(folder)], models_hash(state.models)
 

@@ -48,7 +48,7 @@ def desk(run):
 def train(desk, run, folder, round, accepted, number=1):
     row = run.start().models[number]
     order = messages.train_order("r", Job(round, number, row, Plan(1, 1.0, 0.2), accepted=accepted))
-    content = device.train_reply(order, desk, lambda i: device.dealt(run.data, i), folder)
+    content = device.train_reply(order, device.Workplace(desk, lambda i: device.dealt(run.data, i), folder))
     record = content.config_records[messages.RECORD]
     return record["update"], record["lost"]
 
@@ -77,7 +77,8 @@ def test_a_device_without_its_disk_says_so_and_goes_on(desk, run, tmp_path):
 def test_a_device_refuses_bad_orders(desk, run, tmp_path):
     row = run.start().models[0]
     good = dict(messages.train_order("r", Job(1, 0, row, Plan(1))).config_records[messages.RECORD])
-    samples = lambda i: device.dealt(run.data, i)  # noqa: E731
+    here = device.Workplace(desk, lambda i: device.dealt(run.data, i), tmp_path, about="model=1 seed=2")
+    good["about"] = here.about
     bad: list[tuple[dict[str, Any], str]] = [
         ({"row": b"123"}, "row must be"),
         ({"row": np.full(len(row), np.nan, "<f4").tobytes()}, "row must be finite"),
@@ -86,13 +87,15 @@ def test_a_device_refuses_bad_orders(desk, run, tmp_path):
         ({"density": 2.0}, "density must be from 0 to 1"),
         ({"device": 9}, "device must be from 0 to 3, got 9"),
         ({"accepted": "1"}, "accepted must be int"),
+        ({"about": "model=1 seed=3"}, "another experiment than this device: seed differ"),
+        ({"about": ""}, "another experiment than this device: model, seed differ"),
     ]
     for change, reason in bad:
         order = RecordDict({messages.RECORD: ConfigRecord(good | change)})
         with pytest.raises(messages.BadMessage, match=reason):
-            device.train_reply(order, desk, samples, tmp_path)
+            device.train_reply(order, here)
     with pytest.raises(messages.BadMessage, match="must hold one record"):
-        device.train_reply(RecordDict({}), desk, samples, tmp_path)
+        device.train_reply(RecordDict({}), here)
 
 
 def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
@@ -105,15 +108,16 @@ def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
     first = device.kept_samples(tmp_path, "p", 2, data)
     again = device.kept_samples(tmp_path, "p", 2, data)
     assert len(calls) == 1
-    assert all((first[name] == again[name]).all() for name in first)
+    for part in device.PARTS:
+        assert all((one == other).all() for one, other in zip(getattr(first, part), getattr(again, part), strict=True))
     device.kept_samples(tmp_path, "other", 2, data)
     assert len(calls) == 2
     kind = device.kept_kind(tmp_path, "other")
     assert kind is not None
     assert (kind.classes, kind.x.shape[1:]) == (10, (1, 8, 8))
     assert device.kept_kind(tmp_path, "p") is None
-    order = messages.test_order("r", 3, 2, run.start().models[2])
-    device.test_reply(order, desk, lambda i: first, tmp_path)
+    order = messages.test_order("r", 3, 2, run.start().models[2], "")
+    device.test_reply(order, device.Workplace(desk, lambda i: first, tmp_path))
     from safetensors.torch import load_file
 
     copy.deepcopy(run.trainer.module).load_state_dict(load_file(tmp_path / "model.safetensors"))
@@ -122,12 +126,12 @@ def test_a_device_keeps_its_samples_and_its_model(desk, run, tmp_path):
 def test_what_was_accepted_is_in_the_checkpoint(tmp_path):
     path = tmp_path / "state.safetensors"
     save_state(path, State(3, np.ones((2, 5), np.float32), None, np.array([3, 1])), "abc")
-    found = load_state(path, "abc", (2, 5)).accepted
+    found = load_state(path, ["abc"], State(0, np.zeros((2, 5), np.float32)))[0].accepted
     assert found is not None
     assert found.tolist() == [3, 1]
     save_state(path, State(3, np.ones((2, 5), np.float32), None, np.array([3, 1, 2])), "abc")
     with pytest.raises(BadCheckpoint, match="what was accepted"):
-        load_state(path, "abc", (2, 5))
+        load_state(path, ["abc"], State(0, np.zeros((2, 5), np.float32)))
 
 
 # --- who is who ----------------------------------------------------------------------------------------------------

@@ -198,7 +198,12 @@ def test_the_deadline_is_that_of_the_devices_that_are_there():
     ("events", "message"),
     [
         ([{"round": 3, "join": 1}, {"round": 4, "join": 1}], "device 1 cannot join in round 4: it is there already"),
-        ([{"round": 3, "leave": 1}, {"round": 3, "join": 9}], "from 0 to 3, got 9"),
+        (
+            [{"round": 3, "leave": 1}, {"round": 3, "join": 9}],
+            "device 9 cannot join: the next device that is new to the graph is 4",
+        ),
+        ([{"round": 3, "join": 4}], "device 4 is new to the graph: its event of round 3 must give links"),
+        ([{"round": 3, "leave": 9}], "from 0 to 3, got 9"),
         ([{"round": 99, "leave": 1}], "an event of round 99 is after the last round, 6"),
         ([{"round": 0, "leave": 1}], r"events\.round must be a whole number >= 1, got 0"),
         ([{"round": 3, "leave": 1}, {"round": 4, "leave": 1}], "device 1 cannot leave in round 4: it is not there"),
@@ -297,7 +302,7 @@ def test_resumed_between_events_gives_the_same_bits(tmp_path, stop):
         if line["round"] == stop:
             break
     saved = tmp_path / "part" / "checkpoint" / "state.safetensors"
-    state = load_state(saved, run.config.hash(), (20, run.layout.size))
+    state = load_state(saved, [run.config.hash()], run.start())[0]
     assert state.round in (stop - 1, stop)
     assert finished(tmp_path / "part") == whole
 

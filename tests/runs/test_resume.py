@@ -284,11 +284,11 @@ def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, damage):
 def test_a_checkpoint_of_another_config_or_shape_is_refused(tmp_path):
     path = tmp_path / "state"
     checkpoint.save_state(path, State(3, np.ones((2, 5), np.float32)), "abc")
-    assert checkpoint.load_state(path, "abc", (2, 5)).round == 3
+    assert checkpoint.load_state(path, ["abc"], State(0, np.zeros((2, 5), np.float32)))[0].round == 3
     with pytest.raises(checkpoint.BadCheckpoint, match="belongs to another config"):
-        checkpoint.load_state(path, "abd", (2, 5))
+        checkpoint.load_state(path, ["abd"], State(0, np.zeros((2, 5), np.float32)))
     with pytest.raises(checkpoint.BadCheckpoint, match=r"shape \(2, 5\), wanted float32 of \(2, 6\)"):
-        checkpoint.load_state(path, "abc", (2, 6))
+        checkpoint.load_state(path, ["abc"], State(0, np.zeros((2, 6), np.float32)))
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -316,7 +316,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path, monkeypatch):
     checkpoint.save_state(tmp_path / "state", State(3, np.ones((2, 5), np.float32)), "abc")
     monkeypatch.undo()
     with pytest.raises(checkpoint.BadCheckpoint, match="is of format 3, this version reads 2"):
-        checkpoint.load_state(tmp_path / "state", "abc", (2, 5))
+        checkpoint.load_state(tmp_path / "state", ["abc"], State(0, np.zeros((2, 5), np.float32)))
 
 
 @pytest.mark.parametrize("last", ["environment.json", "partition.json", "graph.json"])

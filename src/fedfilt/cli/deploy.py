@@ -14,6 +14,9 @@ from fedfilt.cli._console import errors
 deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
 
 Folder = Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made, or its part.")]
+Building = Annotated[Path, typer.Option(help="Folder that `fedfilt deploy write` made, on the edge server.")]
+Name = Annotated[str, typer.Argument(help="Name of the device.", show_default=False)]
+SuperNode = Annotated[bool, typer.Option("--supernode", help="Flower's SuperNode instead of one small process.")]
 
 
 def device(folder: Folder) -> None:
@@ -60,7 +63,7 @@ def deploy_write(
         names = write(out, run, where, authentication, insist, place, program)
         print(f"{out}: {len(names)} devices, {names[0]} to {names[-1]}, edge server at {where}")
         print(f"edge server:  fedfilt deploy server {out / 'server'}")
-        print(f"each device:  fedfilt deploy device {out / 'devices' / names[0]}")
+        print(f"each device:  fedfilt device {out / 'devices' / names[0]}")
         print(f"to try it, all on this machine:  fedfilt deploy all {out}")
 
 
@@ -74,8 +77,11 @@ def deploy_server(folder: Folder) -> None:
 
 
 @deploy_app.command("device")
-def deploy_device(folder: Folder) -> None:
-    """Be a device: keep its SuperNode running. `fedfilt device` is lighter."""
+def deploy_device(folder: Folder, supernode: SuperNode = False) -> None:
+    """Be a device: the same as `fedfilt device`, or with --supernode a Flower SuperNode that is kept running."""
+    if not supernode:
+        device(folder)
+        return
     with _errors():
         from fedfilt.flower.deploy.supervise import keep_device
 
@@ -83,12 +89,114 @@ def deploy_device(folder: Folder) -> None:
 
 
 @deploy_app.command("all")
-def deploy_all(folder: Folder) -> None:
+def deploy_all(folder: Folder, supernode: SuperNode = False) -> None:
     """Run the edge server and all devices on this machine until the run is complete."""
     with _errors():
         from fedfilt.flower.deploy.serve import keep_all
 
-        keep_all(folder)
+        keep_all(folder, supernode)
+
+
+@deploy_app.command("add")
+def deploy_add(
+    name: Name,
+    room: Annotated[str | None, typer.Option(help="Room that the device is in.")] = None,
+    links: Annotated[
+        str, typer.Option(help="Devices it is linked with, such as lamp,door.", show_default="all of its room")
+    ] = "",
+    building: Building = Path("building"),
+) -> None:
+    """Let a new device in while rounds go on: a new key, a new row, the model of its neighbours to start from."""
+    with _errors():
+        from fedfilt.flower.deploy.change import add
+
+        folder = add(building, name, room, [link.strip() for link in links.split(",") if link.strip()])
+        print(f"{name} takes part from the next round on; its folder: {folder}")
+        print(f"move it to the device, put its recordings into {folder / 'data'}, and there: fedfilt device {folder}")
+
+
+@deploy_app.command("remove")
+def deploy_remove(name: Name, building: Building = Path("building")) -> None:
+    """Let a device in no longer; it is off the graph from the next round on."""
+    with _errors():
+        from fedfilt.flower.deploy.change import remove
+
+        remove(building, name)
+        print(f"{name} takes part no longer; its key is refused")
+
+
+@deploy_app.command("replace")
+def deploy_replace(name: Name, building: Building = Path("building")) -> None:
+    """Give a lost or stolen device a new key; the old one is refused from now on."""
+    with _errors():
+        from fedfilt.flower.deploy.change import replace_device
+
+        folder = replace_device(building, name)
+        print(f"{name} has a new key in {folder}; move the folder to the device, and there: fedfilt device {folder}")
+
+
+@deploy_app.command("renew")
+def deploy_renew(building: Building = Path("building")) -> None:
+    """Make a new certificate for the edge server; devices need nothing new."""
+    with _errors():
+        from fedfilt.flower.deploy.change import renew
+
+        renew(building)
+        print("the edge server takes up its new certificate by itself; a round that it interrupts is played again")
+
+
+@deploy_app.command("status")
+def deploy_status(
+    building: Building = Path("building"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show how every device is: online, last round, samples, accuracy, clock, version, and what is wrong."""
+    with _errors():
+        import json
+
+        from fedfilt.flower.deploy.status import status
+
+        rounds, found = status(building)
+        if as_json:
+            print(json.dumps({"round": rounds, "devices": [one._asdict() for one in found]}))
+            return
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        down = all(one.online is None for one in found)
+        table = Table(
+            *HEADINGS, box=SIMPLE, title=f"after round {rounds}{'; the edge server does not run' if down else ''}"
+        )
+        for one in found:
+            told = [
+                {None: "?", True: "yes", False: "no"}[one.online],
+                "-" if one.last_round is None else str(one.last_round),
+                "-" if one.seconds_ago is None else _long(one.seconds_ago),
+                "-" if one.samples is None else str(one.samples),
+                "-" if one.accuracy is None else f"{one.accuracy:.1%}",
+                "-" if one.clock_ahead is None else f"{one.clock_ahead:+.1f} s",
+                one.version or "-",
+                one.problem,
+            ]
+            table.add_row(*map(escape, [one.device, *told]))
+        Console().print(table)
+
+
+HEADINGS = ("device", "online", "round", "ago", "samples", "accuracy", "clock", "version", "problem")
+
+
+def _long(seconds: float) -> str:
+    """A time in its largest unit.
+
+    >>> _long(75), _long(7300)
+    ('1 min', '2 h')
+    """
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 @contextmanager

@@ -53,6 +53,13 @@ class FederatedData:
         """Number of devices K."""
         return len(self.train)
 
+    @property
+    def examples(self) -> tuple[Array, Array]:
+        """(two inputs, their labels) to try a model on; zeros where there are no samples here."""
+        if len(self.y):
+            return self.x[:2], self.y[:2]
+        return np.zeros((2, *self.x.shape[1:]), self.x.dtype), np.zeros(2, np.int64)
+
     @cached_property
     def label_counts(self) -> Array:
         """(K, classes) training samples per device and label."""
@@ -66,15 +73,20 @@ class FederatedData:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of who holds which samples, and of the samples' labels."""
+        """sha256 of who holds which samples, and of the samples' labels; of what is known, if they are elsewhere."""
         digest = hashlib.sha256(self.name.encode())
+        if self.elsewhere:
+            digest.update(f"{self.x.shape[1:]} {self.classes}".encode() + self.y[self.global_test].tobytes())
+            return digest.hexdigest()
         for rows in (*self.train, *(self.local_test or ()), self.global_test):
             digest.update(np.int64(len(rows)).tobytes() + rows.astype(np.int64).tobytes())
             digest.update(self.y[rows].astype(np.int64).tobytes())
         return digest.hexdigest()
 
     def to_json(self) -> str:
-        """The partition as JSON: indices per device, label counts and hash."""
+        """The partition as JSON: indices per device, label counts and hash; nothing of samples that are elsewhere."""
+        if self.elsewhere:
+            return json.dumps({"data": self.name, "hash": self.hash, "devices": self.count})
         return json.dumps(
             {
                 "data": self.name,

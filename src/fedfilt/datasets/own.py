@@ -38,7 +38,7 @@ class Own(Making):
         if self.kinds and len(self.kinds) != count:
             raise ValueError(f"data.kinds must be one per device, {count}, got {len(self.kinds)}")
         parts: list[tuple[Array, Array]] = []
-        for folder in self._folders(count):
+        for folder in self.places(count):
             held = read(folder, self)
             parts += [held[0:2], held[2:4], held[4:6]]
         devices = len(parts)
@@ -58,8 +58,8 @@ class Own(Making):
         elsewhere = not self.folders
         return FederatedData("own", x, y, classes, train, test, everybody, None, kinds, validation, elsewhere)
 
-    def _folders(self, count: int) -> list[Path]:
-        """The folders of devices on this machine."""
+    def places(self, count: int) -> list[Path]:
+        """The folders of `count` devices on this machine; none if they are elsewhere."""
         if not self.folders:
             return []
         found = [Path(name) for name in sorted(glob.glob(self.folders)) if Path(name).is_dir()]

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,13 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedfilt._files import locked
 from fedfilt.engines.flower._compat import guard_replies, is_simulated
 from fedfilt.engines.flower.device import Workplace, client_app, kept_kind, kept_samples
-from fedfilt.engines.flower.identity import registered
+from fedfilt.engines.flower.engine import Flower
 from fedfilt.engines.flower.nodes import Nodes
+from fedfilt.flower.deploy.members import Members
+from fedfilt.flower.device import Device
 from fedfilt.runs.build import Run, dealt, model_of
 from fedfilt.runs.config import Config, from_table
 from fedfilt.runs.play import play_in_folder
@@ -33,14 +37,14 @@ DEPLOYMENT = "FEDFILT_DEPLOYMENT"
 
 
 def _place(context: Context) -> Workplace:
-    """Where a device works: in the folder its SuperNode was started with, on its own samples."""
-    config = _config(context)
-    named = context.node_config.get("folder")
-    number = context.node_config.get("partition-id")
-    if named is None and number is None:
+    """Where a device works: in the folder its SuperNode was started with; in a simulation, in one made for it."""
+    named, number = context.node_config.get("folder"), context.node_config.get("partition-id")
+    if named is not None:
+        return Device.read(Path(str(named)).expanduser()).workplace()
+    if number is None:
         raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
-    folder = _simulated(context) / f"device-{number}" if named is None else Path(str(named)).expanduser()
-    key = config.hash()
+    config = _config(context)
+    folder, key = _simulated(context) / f"device-{number}", config.hash()
     everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
     data = kept_kind(folder, key) or everybody()
     trainer = Trainer(model_of(config, data), config.training, data.x.shape[1:])
@@ -75,7 +79,8 @@ def _main(grid: Grid, context: Context) -> None:
         log.setLevel(logging.INFO)
     guard_replies()
     try:
-        _play(grid, context)
+        with locked(Path(named).parent) if named else nullcontext():  # by which a supervisor sees that this is alive
+            _play(grid, context)
     except Exception:  # whatever it was belongs in run.log too; it is raised again
         log.exception("the run ends here; a new one goes on from its last checkpoint")
         raise
@@ -85,30 +90,34 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 def _play(grid: Grid, context: Context) -> None:
-    config = _config(context)
-    made = Run(config)
-    folder, nodes = _deployment(grid, made.graph.count, str(context.run_config.get("out", "")))
-    with made.engine(grid=grid, nodes=nodes) as engine:
-        for line in play_in_folder(made, folder, True, engine):
-            words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
-            log.info(
-                "round %d of %d took %.1f s; %s",
-                line["round"],
-                config.rounds,
-                line["seconds"],
-                words or "all took part",
-            )
-    log.info("the run is complete: %s", folder)
-
-
-def _deployment(grid: Grid, count: int, out: str) -> tuple[Path, Nodes]:
-    """(run folder, nodes) as the edge server's own file says; in a simulation, the folder of the run config."""
+    """Play to the last round; whenever devices were added, removed or replaced, go on from there with them."""
     named = os.environ.get(DEPLOYMENT)
-    if named is None:
-        if not is_simulated(grid):
-            raise ValueError(
-                f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy"
-            )
-        return Path(out or "runs/flower"), Nodes(grid, count)
-    table = tomllib.loads(Path(named).read_text(encoding="utf-8"))
-    return Path(named).parent / "run", Nodes(grid, count, registered(table))
+    if named is None and not is_simulated(grid):
+        raise ValueError(f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy")
+    members = None if named is None else Members(Path(named).parent)
+    folder = Path(str(context.run_config.get("out", "")) or "runs/flower") if members is None else members.run
+    begun = False
+    while True:
+        config = _config(context)
+        if members is not None:
+            config = members.settle(config)
+        made = Run(config)
+        nodes = Nodes(grid, made.graph.count, None if members is None else members.registered())
+        with made.engine(grid=grid, nodes=nodes, begun=begun) as engine:
+            if _play_on(made, engine, folder, members):
+                log.info("the run is complete: %s", folder)
+                return
+        begun = True
+
+
+def _play_on(made: Run, engine: Flower, folder: Path, members: Members | None) -> bool:
+    """Play rounds until the last one, True, or until the members have changed, False."""
+    rounds = made.config.rounds
+    for line in play_in_folder(made, folder, True, engine):
+        words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
+        log.info("round %d of %d took %.1f s; %s", line["round"], rounds, line["seconds"], words or "all took part")
+        if members is not None:
+            members.report(line, engine.seen)
+            if members.changed() and line["round"] < rounds:
+                return False
+    return True

@@ -5,24 +5,27 @@ and comes back by itself after any failure. It runs no code that the server send
 """
 
 import logging
+import math
 import time
 import tomllib
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import Error, Message
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedfilt import _parts
 from fedfilt._types import Table
-from fedfilt.engines.flower._compat import Fleet, Refused, short
-from fedfilt.engines.flower.device import Holdings, test_reply, train_reply
-from fedfilt.engines.flower.messages import BadMessage
+from fedfilt.data.own import Making, Source, owner
+from fedfilt.engines.flower._compat import Fleet, Refused
+from fedfilt.engines.flower.device import Holdings, Workplace, read_samples, said_of, test_reply, train_reply
+from fedfilt.engines.flower.messages import BadMessage, who_reply
+from fedfilt.system.about import about
 from fedfilt.training.sgd import Diverged, Training
-from fedfilt.training.trainer import Trainer
-from fedfilt.training.work import Desk
+from fedfilt.training.trainer import Trainer, model_named
+from fedfilt.training.work import Desk, Own
 
 log = logging.getLogger("fedfilt")
 
@@ -30,50 +33,85 @@ BUSY, IDLE = 0.2, 3.0  # seconds between two looks for an order: soon after one,
 PATIENCE = 20.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
+HOUR = 3600.0  # seconds after which the clock is compared again
 CRASHED = 2  # Flower's code for an app that failed
+FAILURES = (ValueError, Diverged, OSError, MemoryError)  # of an order; the device stays as it was
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Device:
     """A device as its folder says."""
 
     name: str
     address: str
     folder: Path
     desk: Desk
-    authority: bytes | None
-    key: bytes | None
+    about: str  # the experiment that it takes part in
+    planned: int  # samples for which rounds are planned
+    source: Source | None  # its own data; None: it was dealt its samples
+    number: int  # its row, which it says itself where there are no keys
+    secure: bool  # whether it has a key
 
     @classmethod
     def read(cls, folder: Path) -> "Device":
-        """Read device.toml, the key and the certificate of a folder that `deploy write` made."""
+        """Read the device.toml of a folder that `deploy write` made."""
         try:
             table = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
-            secure = table["authentication"]
-            authority = (folder / "ca.crt").read_bytes() if secure else None
-            key = (folder / "key").read_bytes() if secure else None
-            return cls(table["name"], table["address"], folder, desk_of(table["experiment"]), authority, key)
-        except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+            known, planned = table["experiment"], table["samples"]
+            own = known["data"].get("name") == "own"
+            source = Source(folder, making_of(known["data"])) if own else None
+            named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
+            return cls(*named, folder, desk_of(known), about(known), planned, source, *identity)
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}"
             ) from None
 
-    def samples(self, number: int) -> Holdings:
-        """The device's samples, from its own disk."""
+    def connection(self) -> Fleet:
+        """A new connection, with the certificate and the key that are in the folder now."""
+        if not self.secure:
+            return Fleet(self.address, None, None)
+        return Fleet(self.address, (self.folder / "ca.crt").read_bytes(), (self.folder / "key").read_bytes())
+
+    def workplace(self) -> Workplace:
+        """Where it works now: with the samples that it has, and what its owner lets it tell."""
+        state = self.folder / "state"
+        if self.source is None:
+            return Workplace(self.desk, lambda number: self._dealt(state), state, self.about)
+        held = self.source.held()
+        parts = ((held.train_x, held.train_y), (held.test_x, held.test_y))
+        train, test = (Own(x, y, np.arange(len(y))) for x, y in parts)
+        holdings = Holdings(train, test, scaling="" if held.scaling is None else held.scaling.to_json())
+        report = owner(self.folder).report
+        return Workplace(self.desk, lambda number: holdings, state, self.about, report, self.planned)
+
+    def _dealt(self, state: Path) -> Holdings:
         try:
-            return load_file(self.folder / "state" / "samples.safetensors")
-        except (OSError, SafetensorError) as error:
-            raise BadMessage(f"this device cannot read its samples: {error}") from None
+            return read_samples(state / "samples.safetensors")
+        except (OSError, SafetensorError, ValueError) as error:
+            log.warning("the samples cannot be read: %s", error)
+            raise BadMessage("this device cannot read the samples that it was dealt") from None
+
+
+def making_of(table: Table) -> Making:
+    """How samples are made, from the experiment's table [data]."""
+    known = {field.name for field in fields(Making)}
+    values: Table = {}
+    for key in known & set(table):
+        values[key] = tuple(table[key]) if isinstance(table[key], list) else table[key]
+    making = Making(**values)
+    making.check_complete()
+    return making
 
 
 def desk_of(table: Table) -> Desk:
     """How a device trains, from the part of the experiment that its folder holds."""
-    model, sparsifier = dict(table["model"]), dict(table["sparsifier"])
-    kind = _parts.find("models", model.pop("name"))
-    shape, classes = tuple(table["shape"]), int(table["classes"])
-    trainer = Trainer(kind(shape=shape, classes=classes, **model), Training(**table["training"]), shape)
+    data, model, sparsifier = table["data"], dict(table["model"]), dict(table["sparsifier"])
+    shape, classes = tuple(data["shape"]), data["classes"] if "classes" in data else len(data["labels"])
+    made = model_named(model.pop("name"), model, shape, classes)
+    trainer = Trainer(made, Training(**table["training"]), shape)
     cut = _parts.find("sparsifiers", sparsifier.pop("name"))(**sparsifier)
-    outputs = trainer.outputs(np.zeros((1, *shape), np.float32))
-    return Desk(trainer, cut, int(table["seed"]), outputs)
+    return Desk(trainer, cut, int(table["seed"]), trainer.outputs(np.zeros((2, *shape), np.float32)))
 
 
 def stay(folder: Path) -> None:
@@ -82,7 +120,7 @@ def stay(folder: Path) -> None:
     pause = 1.0
     while True:
         try:
-            fleet = Fleet(device.address, device.authority, device.key)
+            fleet = device.connection()
             with fleet:
                 log.info(
                     "%s is connected to %s, training in %s", device.name, device.address, device.desk.trainer.backend
@@ -91,35 +129,42 @@ def stay(folder: Path) -> None:
                 _serve(device, fleet)
         except Refused as error:
             log.warning("%s; the next attempt is in %g s", _reason(fleet, error), pause)
+        except (OSError, ValueError) as error:  # of its key or certificate, which may be being replaced
+            log.warning("the key or the certificate cannot be read: %s; the next attempt is in %g s", error, pause)
         time.sleep(pause)
         pause = min(2 * pause, PATIENCE)
 
 
 def _serve(device: Device, fleet: Fleet) -> None:
     """Answer orders for as long as the connection holds."""
-    last = time.monotonic()
+    last = set_right = time.monotonic()
+    ahead = fleet.clock_ahead()
     while True:
+        if time.monotonic() - set_right > HOUR:
+            set_right, ahead = time.monotonic(), fleet.clock_ahead()
         order = fleet.receive()
         if order is None:
             waited = time.monotonic() - last
             time.sleep(min(IDLE, max(BUSY, waited / 20)))  # the longer nothing came, the more seldom
             continue
         start = time.perf_counter()
-        reply = answer(device, order)
+        reply = answer(device, order, math.nan if ahead is None else ahead)
         fleet.send(reply, time.perf_counter() - start)
         last = time.monotonic()
 
 
-def answer(device: Device, order: Any) -> Any:
+def answer(device: Device, order: Any, ahead: float = math.nan) -> Any:
     """Do what an order says; what goes wrong is said in the reply, and the device stays as it was."""
     work = {"train": train_reply, "evaluate": test_reply}.get(order.metadata.message_type)
     try:
+        if order.metadata.message_type == "query" and not device.secure:
+            return Message(who_reply(device.number), reply_to=order)
         if work is None:
             raise BadMessage(f"this device does not know orders to {order.metadata.message_type}")
-        return Message(work(order.content, device.desk, device.samples, device.folder / "state"), reply_to=order)
-    except (ValueError, Diverged, OSError, MemoryError) as error:
+        return Message(work(order.content, device.workplace()._replace(ahead=ahead)), reply_to=order)
+    except FAILURES as error:
         log.warning("an order could not be carried out: %s", error)
-        return Message(Error(CRASHED, short(str(error))), reply_to=order)
+        return Message(Error(CRASHED, said_of(error)), reply_to=order)
 
 
 def _reason(fleet: Fleet, error: Refused) -> str:

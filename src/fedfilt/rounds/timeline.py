@@ -42,9 +42,10 @@ class Event:
     A device whose first event is `join` is not there before. It starts from what the rule gives a device that brings
     nothing, the filter's interpolation of its "neighbours"; or from the "mean" of all; or from its "own" row: what it
     had when it left, or the first model. `links` [a, b] or [a, b, weight] replace all links of the devices that join or
-    move; a join without them takes the links of the experiment's graph. `offline` devices do not train and miss the
-    rounds before `until` (0: all the rest); the server goes on mixing their rows, so they return caught up. `room` is
-    where they are from now on.
+    move; a join without them takes the links of the experiment's graph. A device that joins may be new to the graph,
+    with the next free number: then its links must be given. `offline` devices do not train and miss the rounds before
+    `until` (0: all the rest); the server goes on mixing their rows, so they return caught up. `room` is where they are
+    from now on.
 
     >>> Event(round=50, join=3, links=((3, 1), (3, 2, 0.5))).join
     (3,)
@@ -102,6 +103,33 @@ class Moment(NamedTuple):
     happened: tuple[Happening, ...]  # before that round
 
 
+def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
+    """The graph with a row, as yet without links, for every device that events bring in beyond its own.
+
+    >>> with_newcomers(Graph.from_rooms(["hall", "hall"]), [Event(round=3, join=2, links=((2, 0),))])
+    Graph(3 devices, 1 edge, 2 components, 1 room)
+    """
+    new = {device: event for event in events for device in event.join if device >= graph.count}  # type: ignore[union-attr]
+    if not new:
+        return graph
+    rooms = None if graph.rooms is None else graph.rooms.tolist()
+    positions = None if graph.positions is None else graph.positions.tolist()
+    for device in range(graph.count, max(new) + 1):
+        if device not in new:
+            raise ValueError(f"device {max(new)} cannot join: the next device that is new to the graph is {device}")
+        event = new[device]
+        if event.links is None:
+            raise ValueError(f"device {device} is new to the graph: its event of round {event.round} must give links")
+        others = [int(end) for link in event.links for end in link[:2] if device in link[:2] and end < graph.count]
+        if rooms is not None:
+            rooms.append(rooms[others[0] if others else 0] if event.room is None else event.room)
+        if positions is not None:
+            positions.append(graph.positions[others or slice(None)].mean(axis=0).tolist())
+    adjacency = graph.adjacency.copy()
+    adjacency.resize(max(new) + 1, max(new) + 1)
+    return replace(graph, adjacency=adjacency, rooms=rooms, positions=positions)
+
+
 class Timeline:
     """A script of events on a graph, checked as a whole before anything is played.
 
@@ -112,6 +140,7 @@ class Timeline:
 
     def __init__(self, events: Sequence[Event], graph: Graph, rounds: int) -> None:
         self.events = tuple(events)
+        graph = with_newcomers(graph, self.events)
         self._moments = _replay(sorted(self.events, key=lambda event: event.round), graph, rounds)
         self._starts = [moment.round for moment in self._moments]
 

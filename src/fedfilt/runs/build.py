@@ -1,16 +1,19 @@
 """All that a config stands for, ready to play. Building a run never trains; learning a graph is a step of its own."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save
 
 from fedfilt import _parts
 from fedfilt._draws import Key, generator
+from fedfilt._files import write_atomically
+from fedfilt._types import Array, Table
 from fedfilt.data import FederatedData
 from fedfilt.data.store import Store
 from fedfilt.engines._simulated import Simulated
@@ -18,14 +21,15 @@ from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
 from fedfilt.rounds import Experiment, State, Updates
 from fedfilt.rounds.kinds import ByKind
-from fedfilt.rounds.timeline import Timeline
+from fedfilt.rounds.timeline import Timeline, with_newcomers
 from fedfilt.rounds.types import Engine, Rule
 from fedfilt.runs.config import Config
+from fedfilt.system.about import about
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training import _torch
-from fedfilt.training.description import described
-from fedfilt.training.trainer import Trainer
+from fedfilt.training.trainer import Trainer, model_named
+
+ELSEWHERE = "what the devices have: deploy it, or name their folders with data.folders"
 
 
 class Run:
@@ -36,7 +40,8 @@ class Run:
 
     def __init__(self, config: Config, store: Store | None = None, data: FederatedData | None = None) -> None:
         self.config = config
-        self.graph: Graph = config.graph.graph(config.seed)
+        self.begun: Graph = config.graph.graph(config.seed)  # without devices that are new to it: see `Event`
+        self.graph = with_newcomers(self.begun, config.events)
         self.learned = not config.graph.learned
         data = dealt(config, self.graph, store) if data is None else data
         if data.count != self.graph.count:
@@ -48,31 +53,52 @@ class Run:
         self.layout = self.trainer.layout
         self._first = self.trainer.start(start)
         held = np.array([len(rows) for rows in data.train])
+        if is_own(config):  # the edge server does not know how many samples a device has
+            held = np.full(data.count, config.samples.train_range[1])
         self.update_bytes: int = config.sparsifier.full_bytes(self.layout.size)
-        self.hardware: Hardware = config.devices.draw(held, self.update_bytes, generator(config.seed, Key.DEVICES))
+        first, rng = held[: self.begun.count], generator(config.seed, Key.DEVICES)
+        self.begun_hardware: Hardware = config.devices.draw(first, self.update_bytes, rng)
+        self.hardware = self.begun_hardware
+        if data.count > self.begun.count:
+            self.hardware = replace(self.hardware.extended(data.count), samples=held)
         self.aggregator: Rule = config.aggregator
         if data.kinds is not None:
             self.aggregator = ByKind(config.aggregator, config.kinds.private(self.layout))
-        self._place_devices(self.graph)
+        self._place_devices(self.begun)
 
     def _place_devices(self, graph: Graph) -> None:
         """Take a graph for the run's own: with the kinds of its devices, and the events that happen on it."""
+        self.begun, graph = graph, with_newcomers(graph, self.config.events)
         self.graph = graph if self.data.kinds is None else replace(graph, kinds=self.data.kinds)
         self.events = Timeline(self.config.events, self.graph, self.config.rounds) if self.config.events else None
 
-    def learn_graph(self) -> None:
+    def learn_graph(self, engine: Engine | None = None, kept: Path | None = None) -> None:
         """Train every device for one epoch from the same model and link those that learn alike, if the config says so.
 
-        Does nothing a second time.
+        Does nothing a second time. Real devices train on their `engine`, once: their updates are in the file `kept`.
         """
         if self.learned:
             return
-        config, state = self.config, self.start()
-        with Local(self.data, self.model, config.training, config.seed, workers=1) as engine:
-            jobs = [Job(1, i, row, Plan(epochs=1)) for i, row in enumerate(state.models)]
-            updates = Updates.stack(engine.train(jobs, np.inf), *state.models.shape)
-        self._place_devices(config.graph.graph(config.seed, updates.rows))
+        if kept is not None and kept.exists():
+            updates = load_file(kept)["updates"]
+        else:
+            updates = self._first_updates(engine)
+            if kept is not None:
+                kept.parent.mkdir(exist_ok=True)
+                write_atomically(kept, save({"updates": updates}))
+        self._place_devices(self.config.graph.graph(self.config.seed, updates))
         self.learned = True
+
+    def _first_updates(self, engine: Engine | None) -> Array:
+        """(K, B) what each device of the first graph learns in one epoch; zeros for devices that do not answer."""
+        config, models = self.config, self.start().models[: self.begun.count]
+        if engine is None and self.data.elsewhere:
+            raise ValueError(f"graph {_parts.name_of(config.graph.topology, 'topologies')} is learned from {ELSEWHERE}")
+        own = nullcontext(engine) if engine is not None else None
+        with own or Local(self.data, self.model, config.training, config.seed, workers=1) as running:
+            jobs = [Job(1, device, row, Plan(epochs=1)) for device, row in enumerate(models)]
+            replies = [reply for reply in running.train(jobs, np.inf) if not reply.absent and not reply.late]
+            return Updates.stack(replies, *models.shape).rows
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
@@ -98,16 +124,18 @@ class Run:
         """A new engine of the kind that the config names; `more` is what it alone knows."""
         config, place = self.config, self.config.engine
         kind = _parts.find("engines", place.name)
+        if self.data.elsewhere and "grid" not in more:
+            raise ValueError(f"there is nothing to train on here but {ELSEWHERE}")
         if place.name == "flower":
             real_time = config.late if place.real_time else None
             waiting = {"timeout": place.timeout_seconds, "grace": place.grace_seconds}
-            more |= {**waiting, "real_time": real_time, "spread": self.hardware.error}
+            more |= {**waiting, "real_time": real_time, "spread": self.hardware.error, "about": about(known(self))}
         return kind(self.data, self.model, config.training, config.seed, place.workers, config.sparsifier, **more)
 
     @cached_property
     def flops_per_sample(self) -> int:
         """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
-        return self.trainer.flops(self.data.x, self.data.y)
+        return self.trainer.flops(*self.data.examples)
 
     def start(self) -> State:
         """Before round 1: every device has the same model."""
@@ -115,26 +143,32 @@ class Run:
 
 
 def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:
-    """The samples of a config, dealt to the devices of its graph."""
-    if hasattr(config.data, "federated"):
-        return config.data.federated(graph.count)
+    """The samples of a config, dealt to the devices of its graph; of those that they have themselves, what is known."""
+    if is_own(config):
+        found: FederatedData = config.data.federated(graph.count)
+        return found
     rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
     samples = config.data.load(store or Store())
     return config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
 
 
+def is_own(config: Config) -> bool:
+    """Whether every device has samples of its own, instead of being dealt some."""
+    return hasattr(config.data, "federated")
+
+
+def known(run: Run) -> Table:
+    """What a device must know of an experiment, by part; only what is not at its default."""
+    config = run.config
+    table = config.table(changed=True)
+    data = {"shape": list(run.data.x.shape[1:]), "classes": run.data.classes}
+    if is_own(config):
+        data = {key: value for key, value in table["data"].items() if key not in ("folders", "kinds", "public")}
+    model = {"name": config.model.name, **table.get("model", {})}
+    training = table.get("training", {})
+    return {"seed": config.seed, "data": data, "model": model, "training": training, "sparsifier": table["sparsifier"]}
+
+
 def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:
-    """The model of a config for such samples: a part of fedfilt/models, or a torch module made with the seed."""
-    kind = _parts.find("models", config.model.name)
-    known: dict[str, Any] = {"shape": tuple(data.x.shape[1:]), "classes": data.classes}
-    accepted = inspect.signature(kind).parameters
-    try:
-        # A part of fedfilt/models draws nothing; anything else may be torch's, even if a function makes it
-        plain = isinstance(kind, type) and hasattr(kind, "layers") and not _torch.is_module(kind)
-        with nullcontext() if plain or not _torch.installed() else _torch.seeded(seed):
-            model = kind(**{key: value for key, value in known.items() if key in accepted}, **config.model.options)
-        if plain:
-            described(model)
-        return model
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"model {config.model.name} does not fit inputs of shape {known['shape']}: {error}") from error
+    """The model of a config for such samples; see `fedfilt.training.trainer.model_named`."""
+    return model_named(config.model.name, config.model.options, tuple(data.x.shape[1:]), data.classes, seed)

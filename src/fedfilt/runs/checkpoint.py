@@ -3,7 +3,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,11 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
     write_atomically(path, save(tensors, metadata))
 
 
-def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
-    """Read a state back; anything wrong with it is named."""
+def load_state(path: Path, config_hashes: Collection[str], first: State) -> tuple[State, str]:
+    """(a state read back, the hash of its config, one of those given); anything wrong with it is named.
+
+    Devices that the state does not know yet, as they are new, have the rows of the `first` state.
+    """
     try:
         content = path.read_bytes()
         metadata = _metadata(content)
@@ -50,16 +53,30 @@ def load_state(path: Path, config_hash: str, shape: tuple[int, int]) -> State:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") not in (VERSION, OLDER):
         raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")
-    if metadata["version"] == VERSION and metadata.get("config") != config_hash:
-        raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {config_hash})")
+    if metadata["version"] == VERSION and metadata.get("config") not in config_hashes:
+        now = ", ".join(config_hashes)
+        raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {now})")
     if _state_hash(state, metadata) != metadata.get("sha256"):
         raise BadCheckpoint(f"{path} is damaged (wrong sha256); delete it to start the run again")
+    (count, size), rows = first.models.shape, len(state.models)
     for array in (state.models, state.residuals):
-        if array is not None and (array.shape != shape or array.dtype != np.float32):
-            raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {shape}")
-    if state.accepted is not None and (state.accepted.shape != shape[:1] or state.accepted.dtype != np.int64):
-        raise BadCheckpoint(f"{path} must say of {shape[0]} devices what was accepted, got {state.accepted.shape}")
-    return state
+        if array is not None and (array.dtype != np.float32 or array.shape != (rows, size) or rows > count):
+            wanted = first.models.shape
+            raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {wanted}")
+    if state.accepted is not None and (state.accepted.shape != (rows,) or state.accepted.dtype != np.int64):
+        raise BadCheckpoint(f"{path} must say of {rows} devices what was accepted, got {state.accepted.shape}")
+    return _with_new_rows(state, first), metadata.get("config", "")
+
+
+def _with_new_rows(state: State, first: State) -> State:
+    """The state with rows for devices that are new: the first model, nothing unsent, nothing accepted."""
+    new = len(first.models) - len(state.models)
+    if not new:
+        return state
+    models = np.concatenate([state.models, first.models[-new:]])
+    residuals = None if state.residuals is None else np.pad(state.residuals, ((0, new), (0, 0)))
+    accepted = None if state.accepted is None else np.pad(state.accepted, (0, new))
+    return State(state.round, models, residuals, accepted)
 
 
 def _state_hash(state: State, metadata: Mapping[str, str]) -> str:

@@ -89,16 +89,16 @@ class Config:
         check_count("seed", self.seed, low=0)
         check_count("rounds", self.rounds)
 
-    def table(self) -> Table:
-        """The resolved experiment as a table: every key with its value."""
-        return _table_of(self)
+    def table(self, changed: bool = False) -> Table:
+        """The resolved experiment as a table: every key with its value, or only keys that are not at their default."""
+        return _table_of(self, only_changed=changed)
 
     def hash(self) -> str:
         """Hash of everything that affects the result; workers and checkpoint interval do not.
 
         A key at its default does not count, so that an experiment keeps its hash when another version adds keys.
         """
-        table = _table_of(self, only_changed=True)
+        table = self.table(changed=True)
         for key in PLACE:
             table.pop(key, None)
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]

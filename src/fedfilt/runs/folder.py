@@ -6,6 +6,7 @@ import json
 import logging
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,12 @@ def _others(folder: Path) -> list[Path]:
 
 
 def check_same(config: Config, old: Path) -> None:
-    """Refuse to go on with another experiment than the one of the folder."""
+    """Refuse to go on with another experiment than the one of the folder; new events may have been added at the end.
+
+    Whether they are of rounds that are still to come is seen when the checkpoint is read.
+    """
     before = load(old)
-    if before.hash() == config.hash():
+    if before.hash() in earlier(config):
         return
     was, now = _flat(before.table()), _flat(config.table())
     changes = [f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in was | now if was.get(key) != now.get(key)]
@@ -44,6 +48,12 @@ def check_same(config: Config, old: Path) -> None:
         f"{old.parent} was run with another config ({'; '.join(changes)}); resume with the same one, "
         "or choose another --out"
     )
+
+
+def earlier(config: Config) -> dict[str, Config]:
+    """By hash, the experiment and what it was before its last events were added, one by one."""
+    versions = (replace(config, events=config.events[:n]) for n in range(len(config.events), -1, -1))
+    return {version.hash(): version for version in versions}
 
 
 def _flat(table: Table, path: str = "") -> Table:
@@ -67,8 +77,8 @@ def environment(run: Run) -> Table:
         "config_hash": run.config.hash(),
         "seed": run.config.seed,
         "partition_hash": run.data.hash,
-        "graph_hash": run.graph.hash,
-        "devices_hash": run.hardware.hash,
+        "graph_hash": run.begun.hash,
+        "devices_hash": run.begun_hardware.hash,
     }
 
 
@@ -90,13 +100,15 @@ def check_environment(folder: Path, now: Table) -> None:
 
 
 def devices_csv(run: Run, tests: dict[str, Any]) -> str:
-    """The table devices.csv: room, samples, labels and accuracies of every device."""
+    """The table devices.csv: room, samples, labels (as far as they are known here) and accuracies of every device."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["device", "room", "samples", "labels", "local_accuracy", "global_accuracy"])
     rooms = [""] * run.graph.count if run.graph.rooms is None else run.graph.rooms.tolist()
-    for device, counts in enumerate(run.data.label_counts):
+    for device in range(run.graph.count):
+        counts = run.data.label_counts[device]
         labels = " ".join(f"{label}:{number}" for label, number in enumerate(counts) if number)
+        held = "" if run.data.elsewhere else int(counts.sum())
         scores = [tests[name]["devices"][device] if name in tests else "" for name in ("local", "global")]
-        writer.writerow([device, rooms[device], int(counts.sum()), labels, *scores])
+        writer.writerow([device, rooms[device], held, labels, *scores])
     return table.getvalue()

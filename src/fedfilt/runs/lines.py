@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # readers of lines need no torch
 
 TESTS = ("local", "global")
 COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
-COLUMNS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "bytes", "epochs", "data_fraction", "density")
+NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fraction", "density")
+COUNTS = ("bytes", "samples", "epochs")
 LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
 
 
@@ -67,6 +68,7 @@ def _time(run: "Run", record: Record) -> Table:
         "devices": {
             **{name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()},
             "bytes": record.sizes.tolist(),
+            "samples": record.samples.astype(int).tolist(),
             "epochs": epochs.tolist(),
             "data_fraction": [round(plan.data_fraction, 6) for plan in plans],
             "density": [round(plan.density, 6) for plan in plans],
@@ -88,6 +90,20 @@ def read_lines(folder: Path) -> list[Table]:
         except json.JSONDecodeError:
             if number < len(texts):
                 raise ValueError(f"{path} is damaged in line {number}") from None
+    return found
+
+
+def of_devices(line: Table, count: int) -> Table:
+    """A line that speaks of so many devices: those that were not there yet were away."""
+    if not (columns := line["time"]["devices"]) or len(columns["epochs"]) >= count:
+        return line
+    new = count - len(columns["epochs"])
+    longer = {key: values + new * ["away" if key == "outcome" else 0] for key, values in columns.items()}
+    found = {**line, "time": {**line["time"], "devices": longer}}
+    for stage in ("mixed", "trained"):
+        if stage in line:
+            tests = line[stage].items()
+            found[stage] = {name: {**test, "devices": test["devices"] + new * [None]} for name, test in tests}
     return found
 
 
@@ -146,14 +162,14 @@ def checked(line: Any) -> Table:
 def _columns(columns: Table) -> None:
     """Per-device columns: numbers, all of one length."""
     lengths = set()
-    for key in (*COLUMNS, "outcome"):
+    for key in (*NUMBERS, *COUNTS, "outcome"):
         if columns.get(key) is not None:
             kind = (lambda value: isinstance(value, str)) if key == "outcome" else _any_number
             _need(_list(columns[key], kind), f"{key} of devices must be a list of one kind")
             lengths.add(len(columns[key]))
     _need(len(lengths) <= 1, "columns of devices must have one length")
-    _need(_list(columns.get("epochs"), _whole), "epochs must be whole numbers")
-    _need(_list(columns.get("bytes"), _whole), "bytes must be whole numbers")
+    for key in COUNTS:
+        _need(_list(columns.get(key), _whole), f"{key} must be whole numbers")
 
 
 def _test(found: Table) -> None:

@@ -15,8 +15,8 @@ from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Engine
 from fedfilt.runs import checkpoint
 from fedfilt.runs.build import Run
-from fedfilt.runs.folder import check_environment, check_folder, check_same, devices_csv, environment
-from fedfilt.runs.lines import line_of, read_lines, result_of
+from fedfilt.runs.folder import check_environment, check_folder, check_same, devices_csv, earlier, environment
+from fedfilt.runs.lines import line_of, of_devices, read_lines, result_of
 
 
 class Stopped(KeyboardInterrupt):
@@ -35,7 +35,8 @@ def play_in_folder(
     check_folder(folder, config, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        run.learn_graph()
+        real = run.config.engine.name == "flower" and engine is not None  # what real devices do is done once
+        run.learn_graph(engine if real else None, folder / "checkpoint" / "first_updates.safetensors" if real else None)
         state, played = _begin(run, folder)
         if state.round == config.rounds and (folder / "result.json").exists():
             return
@@ -75,14 +76,24 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
         write_atomically(folder / "graph.json", graph.encode())
     (folder / STOP).unlink(missing_ok=True)  # meant for a run that has ended since
     (folder / "checkpoint").mkdir(exist_ok=True)
-    shape = (run.graph.count, run.layout.size)
-    state = checkpoint.load_state(saved, config.hash(), shape) if saved.exists() else run.start()
-    kept = [line for line in read_lines(folder) if line["round"] <= state.round]
+    state = _saved(run, saved) if saved.exists() else run.start()
+    kept = [of_devices(line, run.graph.count) for line in read_lines(folder) if line["round"] <= state.round]
     if len(kept) != state.round:
         raise ValueError(f"{folder}/metrics.jsonl lacks rounds before the checkpoint at {state.round}; start again")
     text = "".join(json.dumps(line) + "\n" for line in kept)
     write_atomically(folder / "metrics.jsonl", text.encode())
     return state, kept
+
+
+def _saved(run: Run, path: Path) -> State:
+    """The state of a checkpoint, if all events added since are of rounds that it has not played."""
+    versions = earlier(run.config)
+    state, wrote = checkpoint.load_state(path, versions, run.start())
+    before = versions.get(wrote, run.config)
+    for event in run.config.events[len(before.events) :]:
+        if event.round <= state.round:
+            raise ValueError(f"{path.parent.parent} has played round {state.round}: too late for the event {event}")
+    return state
 
 
 def _finish(run: Run, folder: Path, state: State, played: list[Table]) -> None:

@@ -340,6 +340,9 @@ class Records:
 
     def weights(self, number: int | None = None) -> Array | None:
         """Samples (K,) behind each update of a round, 0 for absent devices; without a round, all that devices hold."""
+        reported = None if number is None else self.columns(number).get("samples")
+        if reported is not None and len(reported) == self.count:
+            return np.array(reported, float)
         if self.label_counts is None:
             return None
         held: Array = self.label_counts.sum(axis=1).astype(float)

@@ -16,7 +16,8 @@ def write_pictures(folder: Path, runs: Mapping[str, Path] | None = None) -> None
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
     partition = json.loads((next(iter(places.values())) / "partition.json").read_text())
-    shown = {"labels": label_counts(np.array(partition["label_counts"]))}
+    counts = partition.get("label_counts")  # not known where devices have data of their own
+    shown = {} if counts is None else {"labels": label_counts(np.array(counts))}
     tested = {
         name: [line["mixed"] | line for line in read_lines(place) if "mixed" in line] for name, place in places.items()
     }

@@ -11,6 +11,8 @@ from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
 from fedfilt.system import radio
 
+COLUMNS = ("cycles_per_sample", "clock_hz", "transmit_watts", "gain_db", "bandwidth_hz", "energy_limit")
+
 
 @dataclass(frozen=True, eq=False)
 class Hardware:
@@ -46,6 +48,13 @@ class Hardware:
     def count(self) -> int:
         """Number of devices K."""
         return len(self.samples)
+
+    def extended(self, count: int) -> "Hardware":
+        """The hardware of more devices: those that are new are like the first ones."""
+        rows = np.arange(count) % self.count
+        columns = ("samples", *COLUMNS)
+        kinds = tuple(self.kinds[row] for row in rows) if self.kinds else ()
+        return replace(self, kinds=kinds, **{name: getattr(self, name)[rows] for name in columns})
 
     def compute_seconds(self) -> Array:
         """Seconds of an epoch on all of a device's data; a device without samples counts as having one."""
@@ -90,15 +99,7 @@ class Hardware:
     def hash(self) -> str:
         """sha256 of all numbers."""
         digest = hashlib.sha256(f"{self.variability} {self.error}".encode())
-        for name in (
-            "samples",
-            "cycles_per_sample",
-            "clock_hz",
-            "transmit_watts",
-            "gain_db",
-            "bandwidth_hz",
-            "energy_limit",
-        ):
+        for name in ("samples", *COLUMNS):
             digest.update(getattr(self, name).astype(np.float64).tobytes())
         return digest.hexdigest()
 

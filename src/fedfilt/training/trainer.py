@@ -1,13 +1,16 @@
 """One door to training, testing and asking a model: the native core where it can, else torch, else NumPy."""
 
 import copy
+import inspect
 import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from fedfilt import native
+from fedfilt import _parts, native
 from fedfilt._types import Array
 from fedfilt.data import FederatedData
 from fedfilt.training import _numpy, _torch
@@ -170,9 +173,26 @@ class Trainer:
             return _torch.predict(self.module, self.layout, row, x)
 
 
+def model_named(name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int, seed: int = 0) -> Any:
+    """A model for such samples: a part of fedfilt/models, or a torch module made with the seed (module:Class)."""
+    kind = _parts.find("models", name)
+    known: dict[str, Any] = {"shape": shape, "classes": classes}
+    accepted = inspect.signature(kind).parameters
+    try:
+        # A part of fedfilt/models draws nothing; anything else may be torch's, even if a function makes it
+        plain = isinstance(kind, type) and hasattr(kind, "layers") and not _torch.is_module(kind)
+        with nullcontext() if plain or not _torch.installed() else _torch.seeded(seed):
+            model = kind(**{key: value for key, value in known.items() if key in accepted}, **options)
+        if plain:
+            described(model)
+        return model
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"model {name} does not fit inputs of shape {shape}: {error}") from error
+
+
 def labels_of(trainer: Trainer, data: FederatedData) -> int:
     """How many labels a model tells apart; the data must not have more."""
-    found = trainer.outputs(data.x)
+    found = trainer.outputs(data.examples[0])
     if found < data.classes:
         raise ValueError(f"model must give {data.classes} numbers, one per label, got {found}")
     if len(data.y) and not 0 <= data.y.min() <= data.y.max() < data.classes:

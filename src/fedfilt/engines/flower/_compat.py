@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger("fedfilt")
 
@@ -97,6 +97,7 @@ NEEDED = {
         "flwr.proto.control_pb2:RegisterNodeRequest",
         "flwr.proto.control_pb2:StartRunRequest",
         "flwr.proto.control_pb2:StopRunRequest",
+        "flwr.proto.control_pb2:UnregisterNodeRequest",
     ),
     "simulation": (
         "flwr.common.constant:SUPERLINK_NODE_ID",
@@ -368,7 +369,10 @@ class Fleet:
                 )
 
     def clock_ahead(self) -> float | None:
-        """Seconds by which this clock is ahead of the server's, by its Date header; None if that is not known."""
+        """Seconds by which this clock is ahead of the server's, to half a second; None if that is not known.
+
+        It is compared with the Date header of an answer, which counts whole seconds.
+        """
         import ssl
         from email.utils import parsedate_to_datetime
 
@@ -377,8 +381,10 @@ class Fleet:
         secure = self._authority is not None
         trusted = ssl.create_default_context(cadata=(self._authority or b"").decode()) if secure else False
         try:
+            before = time.time()
             found = httpx.get(f"http{'s' * secure}://{self._address}/", verify=trusted, timeout=5)
-            return time.time() - parsedate_to_datetime(found.headers["date"]).timestamp()
+            here = (before + time.time()) / 2
+            return here - parsedate_to_datetime(found.headers["date"]).timestamp() - 0.5
         except (httpx.HTTPError, KeyError, ValueError, OSError):
             return None
 
@@ -426,6 +432,15 @@ class Fleet:
 # --- control ------------------------------------------------------------------------------------------------------
 
 
+class Node(NamedTuple):
+    """A node as the SuperLink knows it."""
+
+    id: int
+    name: str
+    public_key: bytes  # PEM
+    online: bool
+
+
 class Control:
     """What the edge server tells its own SuperLink: register a key, start a run, say how a run is.
 
@@ -441,9 +456,18 @@ class Control:
             [flower.RuntimeVersionHttpInterceptor(component_name="fedfilt")],
         )
 
-    def names(self) -> set[str]:
-        """Names of the nodes that are registered."""
-        return {node.name for node in self._client.ListNodes(self._flower.ListNodesRequest()).nodes_info if node.name}
+    def nodes(self) -> list[Node]:
+        """The nodes that are registered."""
+        found = self._client.ListNodes(self._flower.ListNodesRequest()).nodes_info
+        return [
+            Node(node.node_id, node.name, bytes(node.public_key), node.status == "online")
+            for node in found
+            if node.status != "unregistered"
+        ]
+
+    def unregister(self, node_id: int) -> None:
+        """Let a node in no longer; Flower never takes its key again."""
+        self._client.UnregisterNode(self._flower.UnregisterNodeRequest(node_id=node_id))
 
     def register(self, name: str, public_key: bytes) -> None:
         """Let the device that holds this key (PEM) in, under this name."""

@@ -1,13 +1,16 @@
 """What a device does with a message: train or test its own model, and keep on its own disk what belongs to it.
 
-In the device's folder lie `samples.safetensors` (what it trains and is tested on), `model.safetensors` (its newest
-model, for plain PyTorch) and `left-N.safetensors`: what it had not sent yet after round N. Nothing of that is final
+In the device's folder lie `model.safetensors` (its newest model, for plain PyTorch), `left-N.safetensors` (what it had
+not sent yet after round N) and, if it was dealt its samples, `samples.safetensors`. Nothing of what is left is final
 before the server says that round N was accepted; then what belongs to other rounds is removed.
 """
 
+import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,73 +21,145 @@ from safetensors.numpy import save
 
 from fedfilt._files import write_atomically
 from fedfilt._types import Array
+from fedfilt.data.own import BadData, Report
 from fedfilt.data.samples import FederatedData
 from fedfilt.engines.flower import messages
+from fedfilt.engines.flower._compat import short
+from fedfilt.system.about import differing
 from fedfilt.system.orders import Job
 from fedfilt.training.rows import Layout
+from fedfilt.training.sgd import Diverged
 from fedfilt.training.work import Desk, Own, examine, work
 
-Holdings = dict[str, Array]  # train_x, train_y, local_x, local_y (if there is a local test), global_x, global_y
+log = logging.getLogger("fedfilt")
+
+PARTS = ("train", "local", "everybody")
 
 
-def train_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Holdings], folder: Path) -> RecordDict:
+class Holdings(NamedTuple):
+    """What a device trains and is tested on."""
+
+    train: Own
+    local: Own | None = None  # its own test
+    everybody: Own | None = None  # everybody's test, if it was dealt one
+    scaling: str = ""  # by which its inputs were scaled; kept with the model
+
+
+class Workplace(NamedTuple):
+    """Where a device works: how it trains, its samples by its number, its folder, what it may tell."""
+
+    desk: Desk
+    samples: Callable[[int], Holdings]
+    folder: Path
+    about: str = ""  # the experiment that it takes part in; "": any
+    report: Report = Report()
+    planned: int = 0  # samples that it says it has trained on if the true number is not reported
+    ahead: float = math.nan  # seconds by which its clock is ahead of the server's
+
+
+def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Train as ordered, and answer with the packed update; what is not sent stays on disk."""
-    run, job = messages.read_train_order(content, desk.trainer.layout.size)
-    holdings = samples(job.device)
+    _check_about(content, here)
+    layout = here.desk.trainer.layout
+    run, job = messages.read_train_order(content, layout.size)
+    holdings, folder = here.samples(job.device), here.folder
     folder.mkdir(parents=True, exist_ok=True)
-    keep_model(folder, job.model, desk.trainer.layout, job.round - 1)
+    keep_model(folder, job.model, layout, job.round - 1, holdings.scaling)
     left, lost = _settle(folder, run, job)
     start = time.perf_counter()
-    done = work(job._replace(residual=left), _own(holdings, "train"), desk)
+    done = work(job._replace(residual=left), holdings.train, here.desk)
     _keep_left(folder, run, job.round, done.residual)
     seconds = time.perf_counter() - start
-    trained = messages.Trained(done.content, done.samples, done.loss, seconds, lost=lost)
-    return messages.train_reply(run, job, trained)
+    samples = done.samples if here.report.samples or not done.samples else here.planned
+    loss = done.loss if here.report.loss else math.nan
+    trained = messages.Trained(done.content, samples, loss, seconds, lost=lost)
+    return messages.train_reply(run, job, trained, here.ahead)
 
 
-def test_reply(content: RecordDict, desk: Desk, samples: Callable[[int], Holdings], folder: Path) -> RecordDict:
+def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Keep the model that the server sent, and test it."""
-    run, round, device, row = messages.read_test_order(content, desk.trainer.layout.size)
-    holdings = samples(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    keep_model(folder, row, desk.trainer.layout, round)
-    local = examine(row, _own(holdings, "local"), desk) if "local_y" in holdings else None
-    return messages.test_reply(run, round, device, local, examine(row, _own(holdings, "global"), desk))
+    _check_about(content, here)
+    layout = here.desk.trainer.layout
+    run, round, device, row = messages.read_test_order(content, layout.size)
+    holdings = here.samples(device)
+    here.folder.mkdir(parents=True, exist_ok=True)
+    keep_model(here.folder, row, layout, round, holdings.scaling)
+    tests = holdings.local if here.report.test else None, holdings.everybody
+    own, everybody = (None if samples is None else examine(row, samples, here.desk) for samples in tests)
+    return messages.test_reply(run, round, device, (own, everybody), here.ahead)
 
 
-def keep_model(folder: Path, row: Array, layout: Layout, round: int) -> None:
-    """Keep a device's newest model, made by so many rounds, as a file that plain PyTorch can load."""
-    write_atomically(folder / "model.safetensors", save(layout.tensors(row), {"round": str(round)}))
+def _check_about(content: RecordDict, here: Workplace) -> None:
+    """Refuse an order that is about another experiment than the device's own."""
+    if here.about and (parts := differing(here.about, messages.about_of(content))):
+        raise messages.BadMessage(
+            f"the edge server plays another experiment than this device: {', '.join(parts)} differ; write the "
+            "deployment again"
+        )
+
+
+def said_of(error: Exception) -> str:
+    """What the server is told of an error: never a file name, a label or anything else of the device's data."""
+    if isinstance(error, BadData):
+        return short(error.said)
+    if isinstance(error, messages.BadMessage | Diverged):
+        return short(str(error))
+    if isinstance(error, OSError):
+        return short(f"its disk: {error.strerror or type(error).__name__}")
+    return f"it could not be done ({type(error).__name__}); the log of the device says more"
+
+
+def keep_model(folder: Path, row: Array, layout: Layout, round: int, scaling: str = "") -> None:
+    """Keep a device's newest model, made by so many rounds, as a file that plain PyTorch can load.
+
+    The scaling of its inputs is in the file's metadata.
+    """
+    metadata = {"round": str(round)} | ({"scaling": scaling} if scaling else {})
+    write_atomically(folder / "model.safetensors", save(layout.tensors(row), metadata))
 
 
 def dealt(data: FederatedData, device: int) -> Holdings:
     """The samples of a device and its tests out of everybody's."""
     if not 0 <= device < data.count:
         raise messages.BadMessage(f"device must be from 0 to {data.count - 1}, got {device}")
-    rows = {"train": data.train[device], "global": data.global_test}
-    if data.local_test is not None:
-        rows["local"] = data.local_test[device]
-    found: Holdings = {}
-    for name, chosen in rows.items():
-        found[f"{name}_x"], found[f"{name}_y"] = data.x[chosen], data.y[chosen]
-    return found
+    local = None if data.local_test is None else data.local_test[device]
+    train, own, everybody = (
+        None if rows is None else _own(data.x[rows], data.y[rows])
+        for rows in (data.train[device], local, data.global_test)
+    )
+    assert train is not None
+    return Holdings(train, own, everybody)
 
 
 def kept_samples(folder: Path, key: str, device: int, data: Callable[[], FederatedData]) -> Holdings:
     """The device's samples from its disk, or dealt and kept there; `key` says which partition they are of."""
     path, wanted = folder / "samples.safetensors", {"partition": key, "device": str(device)}
     try:
-        with safe_open(path, "np") as file:
-            if wanted.items() <= (file.metadata() or {}).items():
-                return {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError):
-        pass  # not there, or damaged: dealt again
+        return read_samples(path, wanted)
+    except (OSError, SafetensorError, ValueError):
+        pass  # not there, damaged, or others: dealt again
     everybody = data()
     samples = dealt(everybody, device)
     folder.mkdir(parents=True, exist_ok=True)
-    contiguous = {tensor: np.ascontiguousarray(values) for tensor, values in samples.items()}
-    write_atomically(path, save(contiguous, {**wanted, "classes": str(everybody.classes)}))
+    tensors: dict[str, Array] = {}
+    for name in PARTS:
+        if (part := getattr(samples, name)) is not None:
+            tensors |= {f"{name}_x": np.ascontiguousarray(part.x), f"{name}_y": np.ascontiguousarray(part.y)}
+    write_atomically(path, save(tensors, {**wanted, "classes": str(everybody.classes)}))
     return samples
+
+
+def read_samples(path: Path, wanted: Mapping[str, str] = MappingProxyType({})) -> Holdings:
+    """The samples that a device was dealt, from its disk; ValueError if they are others than `wanted`."""
+    with safe_open(path, "np") as file:
+        if not wanted.items() <= (file.metadata() or {}).items():
+            raise ValueError(f"{path} must be of {dict(wanted)}, got {file.metadata()}")
+        held = {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118 (not a dict)
+    try:
+        parts = {part: _own(held[f"{part}_x"], held[f"{part}_y"]) for part in PARTS if f"{part}_y" in held}
+        return Holdings(parts["train"], parts.get("local"), parts.get("everybody"))
+    except KeyError as error:
+        raise ValueError(f"{path} lacks {error}") from None
 
 
 def kept_kind(folder: Path, key: str) -> FederatedData | None:
@@ -94,16 +169,15 @@ def kept_kind(folder: Path, key: str) -> FederatedData | None:
             metadata = file.metadata() or {}
             if metadata.get("partition") != key:
                 return None
-            x, y = file.get_tensor("global_x")[:2], file.get_tensor("global_y")[:2]
+            x, y = file.get_tensor("everybody_x")[:2], file.get_tensor("everybody_y")[:2]
             rows = np.arange(len(y))
             return FederatedData("kept", x, y, int(metadata["classes"]), (rows,), None, rows)
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
 
 
-def _own(holdings: Holdings, part: str) -> Own:
-    labels = holdings[f"{part}_y"]
-    return Own(holdings[f"{part}_x"], labels, np.arange(len(labels)))
+def _own(x: Array, y: Array) -> Own:
+    return Own(x, y, np.arange(len(y)))
 
 
 def _settle(folder: Path, run: str, job: Job) -> tuple[Array | None, bool]:
@@ -136,27 +210,24 @@ def _left(folder: Path, round: int) -> Path:
     return folder / f"left-{round}.safetensors"
 
 
-class Workplace(NamedTuple):
-    """Where a device works: how it trains, its samples by its number, its folder."""
-
-    desk: Desk
-    samples: Callable[[int], Holdings]
-    folder: Path
-
-
 def client_app(place: Callable[[Context], Workplace]) -> ClientApp:
     """The app of a device: it trains, tests, and says its number if it has one of its own (in a simulation)."""
     app = ClientApp()
 
+    def answer(work: Callable[[RecordDict, Workplace], RecordDict], message: Message, context: Context) -> Message:
+        try:
+            return Message(work(message.content, place(context)), reply_to=message)
+        except (ValueError, Diverged, OSError, MemoryError) as error:
+            log.warning("an order could not be carried out: %s", error)
+            raise ValueError(said_of(error)) from None  # Flower tells the server what is raised
+
     @app.train()
     def _train(message: Message, context: Context) -> Message:
-        here = place(context)
-        return Message(train_reply(message.content, here.desk, here.samples, here.folder), reply_to=message)
+        return answer(train_reply, message, context)
 
     @app.evaluate()
     def _evaluate(message: Message, context: Context) -> Message:
-        here = place(context)
-        return Message(test_reply(message.content, here.desk, here.samples, here.folder), reply_to=message)
+        return answer(test_reply, message, context)
 
     @app.query()
     def _query(message: Message, context: Context) -> Message:

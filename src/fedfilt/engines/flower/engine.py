@@ -1,11 +1,13 @@
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedfilt._types import Array, Sparsifier
@@ -22,11 +24,22 @@ from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer, labels_of
-from fedfilt.training.work import Desk, Tested
+from fedfilt.training.work import Desk, Own, Tested, examine
 
 TIMEOUT = 600.0
 
 log = logging.getLogger("fedfilt")
+
+
+class Seen(NamedTuple):
+    """What is known of a device from its last answers."""
+
+    round: int = 0  # of its last good answer; 0: none
+    at: float = 0.0  # when that came, in seconds since 1970
+    samples: int = 0  # that it last said it had trained on
+    version: str = ""  # of fedfilt on it
+    clock_ahead: float | None = None  # seconds, if it knows
+    problem: str = ""  # why its last answer was none
 
 
 class Flower:
@@ -59,19 +72,25 @@ class Flower:
         real_time: Lateness | None = None,
         spread: float = 0.0,
         grace: float = 0.0,
+        about: str = "",
+        begun: bool = False,
     ) -> None:
-        """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top."""
+        """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top.
+
+        `about` says which experiment it is. The first round waits for devices to come online, unless it has `begun`.
+        """
         trainer = Trainer(model, training, data.x.shape[1:])
         self.layout, self.data = trainer.layout, data
         self._classes = labels_of(trainer, data)
         self._most_bytes = sparsifier.full_bytes(self.layout.size)
         self._run = hashlib.sha256(f"{data.hash}|{seed}|{training}|{self.layout.slots}".encode()).hexdigest()[:16]
         self._timeout, self._real_time, self._spread, self._grace = timeout, real_time, spread, grace
-        self._round, self._begun = 0, False
+        self._round, self._begun, self._about = 0, begun, about
+        self._desk = Desk(trainer, sparsifier, seed, self._classes)
+        self.seen: dict[int, Seen] = {}  # what each device said last
         self._stack = ExitStack()
         if grid is None:
-            desk = Desk(trainer, sparsifier, seed, self._classes)
-            grid = self._stack.enter_context(simulated_grid(desk, data, workers))
+            grid = self._stack.enter_context(simulated_grid(self._desk, data, workers))
         self._grid = grid
         self._nodes = Nodes(grid, data.count) if nodes is None else nodes
 
@@ -84,12 +103,14 @@ class Flower:
         seconds, enough = self._limits(deadline, len(by_device))
         sent = {
             device: messages.addressed(
-                "train", online[device], messages.train_order(self._run, job), self._round, seconds + 60
+                "train", online[device], messages.train_order(self._run, job, self._about), self._round, seconds + 60
             )
             for device, job in by_device.items()
             if device in online
         }
         replies = [_absent(device, "offline") for device in by_device if device not in sent]
+        for reply in replies:
+            self._note(reply.device, reply.absent)
         for answer in exchange(self._grid, sent, seconds, enough):
             replies.append(self._reply(by_device[answer.device], answer))
         end = max((reply.cost.seconds for reply in replies), default=0.0)
@@ -107,7 +128,7 @@ class Flower:
             device: messages.addressed(
                 "test",
                 online[device],
-                messages.test_order(self._run, self._round, device, row),
+                messages.test_order(self._run, self._round, device, row, self._about),
                 self._round,
                 self._timeout + 60,
             )
@@ -119,16 +140,35 @@ class Flower:
         for answer in exchange(self._grid, sent, self._timeout):
             device = answer.device
             if answer.content is None:
+                self._note(device, answer.problem)
                 continue
-            total = None if self.data.local_test is None else len(self.data.local_test[device])
             where = self._run, self._round, device, self._classes
             try:
-                found = messages.read_test_reply(answer.content, *where, total, len(self.data.global_test))
+                found = messages.read_test_reply(answer.content, *where, self._sizes(device))
+                self._note(device, "", answer.content)
             except messages.BadMessage as error:
                 log.warning("the test of device %d is left out: %s", device, error)
+                self._note(device, short(f"refused: {error}"))
                 continue
-            own[device], everybody[device] = found[0] or none, found[1]
+            own[device], everybody[device] = found[0] or none, found[1] or none
+        if self.data.elsewhere:
+            everybody = self._public_tests(models)
         return Tests.stack(None if self.data.local_test is None else own, everybody)
+
+    def _sizes(self, device: int) -> tuple[range | None, range | None]:
+        """How many samples a device may have been tested on: its own, everybody's."""
+        if self.data.elsewhere:
+            return range(messages.MOST + 1), None
+        local, everybody = self.data.local_test, len(self.data.global_test)
+        own = None if local is None else range(len(local[device]), len(local[device]) + 1)
+        return own, range(everybody, everybody + 1)
+
+    def _public_tests(self, models: Array) -> list[Tested]:
+        """Tests on samples that the server itself has; equal models are tested once."""
+        samples = Own(self.data.x, self.data.y, self.data.global_test)
+        tested = {row.tobytes(): row for row in models}
+        found = {key: examine(row, samples, self._desk) for key, row in tested.items()}
+        return [found[row.tobytes()] for row in models]
 
     def close(self) -> None:
         """End the simulation, if there is one."""
@@ -153,18 +193,30 @@ class Flower:
     def _reply(self, job: Job, answer: Answer) -> Reply:
         device = job.device
         if answer.content is None:
+            self._note(device, answer.problem)
             return _absent(device, answer.problem)._replace(late=answer.late)
-        most = job.plan.samples(len(self.data.train[device]))
+        most = messages.MOST if self.data.elsewhere else job.plan.samples(len(self.data.train[device]))
         try:
             trained = messages.read_train_reply(answer.content, self._run, job, most, self._most_bytes)
             update = unpack(trained.content, self.layout.size)
+            self._note(device, "", answer.content, trained.samples)
         except ValueError as error:
-            return _absent(device, short(f"refused: {error}"))
+            self._note(device, problem := short(f"refused: {error}"))
+            return _absent(device, problem)
         if trained.lost:
             log.warning("device %d no longer has what it had not sent yet; it goes on without", device)
         seconds = min(trained.seconds, answer.seconds)
         cost = Cost(seconds, answer.seconds - seconds)
         return Reply(device, update, trained.samples, trained.loss, len(trained.content), cost=cost)
+
+    def _note(self, device: int, problem: str, content: RecordDict | None = None, samples: int | None = None) -> None:
+        """Remember what a device said last, for those who look after it."""
+        before = self.seen.get(device, Seen())._replace(problem=problem)
+        if content is not None:
+            said = messages.said(content)
+            ahead = None if math.isnan(said.ahead) else round(said.ahead, 1)
+            before = before._replace(round=self._round, version=said.version, clock_ahead=ahead, at=time.time())
+        self.seen[device] = before if samples is None else before._replace(samples=samples)
 
 
 def _absent(device: int, why: str) -> Reply:

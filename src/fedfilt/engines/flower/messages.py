@@ -1,7 +1,8 @@
 """What travels between the edge server and a device: one record with an update as one packed run of bytes.
 
 Every array of a Flower message is an object of its own that costs about a kilobyte, so a message has one record.
-The server says which device it speaks to and which of its rounds was accepted last; a device is told its own row only.
+The server says which device it speaks to, about which experiment, and which of its rounds was accepted last; a device
+is told its own row only. A device answers with its update, and with as much else as its owner lets it report.
 """
 
 import math
@@ -11,11 +12,13 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedfilt._types import Array
+from fedfilt._version import __version__
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.work import Tested
 
 RECORD = "fedfilt"
-FORMAT = 2  # 1 had no number and counted rounds from 0
+FORMAT = 3  # 1 had no number and counted rounds from 0, 2 did not say about which experiment
+MOST = 1_000_000  # samples that a device with data of its own may say it has trained or was tested on
 TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": MessageType.QUERY}
 
 
@@ -28,18 +31,26 @@ class Trained(NamedTuple):
 
     content: bytes  # the packed update, see `fedfilt.system.wire`
     samples: int
-    loss: float
+    loss: float  # NaN: without samples, or not said
     seconds: float  # it trained
     lost: bool = False  # whether it no longer had what it had not sent yet
 
 
-def train_order(run: str, job: Job) -> RecordDict:
-    """The order to train: the device's own row and plan."""
+class Said(NamedTuple):
+    """What a device says about itself in every answer."""
+
+    version: str  # of fedfilt
+    ahead: float  # seconds by which its clock is ahead of the server's, NaN if it does not know
+
+
+def train_order(run: str, job: Job, about: str = "") -> RecordDict:
+    """The order to train: the device's own row and plan, and about which experiment (`fedfilt.system.about`)."""
     return _content(
         run,
         job.round,
         job.device,
         {
+            "about": about,
             "row": _bytes(job.model),
             "accepted": job.accepted,
             "epochs": job.plan.epochs,
@@ -64,10 +75,12 @@ def read_train_order(content: RecordDict, size: int) -> tuple[str, Job]:
     return run, Job(round, device, _row(record, size), plan, accepted=accepted)
 
 
-def train_reply(run: str, job: Job, trained: Trained) -> RecordDict:
+def train_reply(run: str, job: Job, trained: Trained, ahead: float = math.nan) -> RecordDict:
     """What a device answers to an order to train."""
     fields = {"update" if name == "content" else name: value for name, value in trained._asdict().items()}
-    return _content(run, job.round, job.device, fields)
+    if math.isnan(trained.loss):
+        del fields["loss"]
+    return _answer(run, job.round, job.device, fields, ahead)
 
 
 def read_train_reply(content: RecordDict, run: str, job: Job, most_samples: int, most_bytes: int) -> Trained:
@@ -78,8 +91,8 @@ def read_train_reply(content: RecordDict, run: str, job: Job, most_samples: int,
     if len(update) > most_bytes:
         raise BadMessage(f"update must be at most {most_bytes} bytes, got {len(update)}")
     samples = _number(record, "samples", 0, most_samples)
-    loss = _get(record, "loss", float)
-    if samples and not math.isfinite(loss):
+    loss = _get(record, "loss", float) if "loss" in record else math.nan
+    if "loss" in record and not math.isfinite(loss):
         raise BadMessage(f"loss must be finite, got {loss}")
     seconds = _get(record, "seconds", float)
     if not 0 <= seconds < 1e9:
@@ -87,9 +100,9 @@ def read_train_reply(content: RecordDict, run: str, job: Job, most_samples: int,
     return Trained(update, samples, loss, seconds, _get(record, "lost", bool))
 
 
-def test_order(run: str, round: int, device: int, row: Array) -> RecordDict:
+def test_order(run: str, round: int, device: int, row: Array, about: str) -> RecordDict:
     """The order to keep a model and test it on the device's own and everybody's test."""
-    return _content(run, round, device, {"row": _bytes(row)})
+    return _content(run, round, device, {"about": about, "row": _bytes(row)})
 
 
 def read_test_order(content: RecordDict, size: int) -> tuple[str, int, int, Array]:
@@ -98,23 +111,45 @@ def read_test_order(content: RecordDict, size: int) -> tuple[str, int, int, Arra
     return *_head(record), _row(record, size)
 
 
-def test_reply(run: str, round: int, device: int, own: Tested | None, everybody: Tested) -> RecordDict:
-    """What a device answers to an order to test; `own` is None where there is no local test."""
+def about_of(content: RecordDict) -> str:
+    """The experiment that an order is about."""
+    return str(_get(_record(content), "about", str))
+
+
+def test_reply(
+    run: str, round: int, device: int, tests: tuple[Tested | None, Tested | None], ahead: float
+) -> RecordDict:
+    """What a device answers to an order to test: its own and everybody's, None where there is none to report."""
     fields: dict[str, Any] = {}
-    for name, tested in (("local", own), ("global", everybody)):
+    for name, tested in zip(("local", "global"), tests, strict=True):
         if tested is not None:
             fields |= {name: tested.confusion.astype("<i8").tobytes(), f"{name}-loss": tested.loss}
-    return _content(run, round, device, fields)
+    return _answer(run, round, device, fields, ahead)
 
 
 def read_test_reply(
-    content: RecordDict, run: str, round: int, device: int, classes: int, own: int | None, everybody: int
-) -> tuple[Tested | None, Tested]:
-    """What a device found on its own and everybody's test, if it counts as many samples as there are."""
+    content: RecordDict, run: str, round: int, device: int, classes: int, sizes: tuple[range | None, range | None]
+) -> tuple[Tested | None, Tested | None]:
+    """What a device found on its own and everybody's test, if it counts as many samples as there may be.
+
+    A test of size None is not read; one that may be empty need not be reported.
+    """
     record = _record(content)
     _check_head(record, run, round, device)
-    local = None if own is None else _tested(record, "local", classes, own)
-    return local, _tested(record, "global", classes, everybody)
+    local, everybody = (
+        None if size is None or (0 in size and name not in record) else _tested(record, name, classes, size)
+        for name, size in zip(("local", "global"), sizes, strict=True)
+    )
+    return local, everybody
+
+
+def said(content: RecordDict) -> Said:
+    """What a device says about itself."""
+    record = _record(content)
+    version, ahead = _get(record, "version", str), _get(record, "ahead", float)
+    if len(version) > 40 or not version.isprintable() or math.isinf(ahead):
+        raise BadMessage("version must be a short text and ahead a number of seconds")
+    return Said(version, ahead)
 
 
 def who_order() -> RecordDict:
@@ -140,6 +175,10 @@ def addressed(kind: str, node: int, content: RecordDict, round: int, seconds: fl
 def _content(run: str, round: int, device: int, fields: dict[str, Any]) -> RecordDict:
     head: dict[str, Any] = {"format": FORMAT, "run": run, "round": round, "device": device}
     return RecordDict({RECORD: ConfigRecord({**head, **fields})})
+
+
+def _answer(run: str, round: int, device: int, fields: dict[str, Any], ahead: float) -> RecordDict:
+    return _content(run, round, device, {**fields, **Said(__version__, ahead)._asdict()})
 
 
 def _bytes(row: Array) -> bytes:
@@ -197,11 +236,12 @@ def _row(record: ConfigRecord, size: int) -> Array:
     return row
 
 
-def _tested(record: ConfigRecord, key: str, classes: int, total: int) -> Tested:
+def _tested(record: ConfigRecord, key: str, classes: int, size: range) -> Tested:
     content: bytes = _get(record, key, bytes)
     if len(content) != 8 * classes * classes:
         raise BadMessage(f"{key} must be {classes} x {classes} numbers, got {len(content)} bytes")
     matrix = np.frombuffer(content, "<i8").astype(np.int64).reshape(classes, classes)
-    if matrix.min() < 0 or matrix.max() > total or matrix.sum() != total:
-        raise BadMessage(f"{key} must count {total} samples, got {matrix.sum()}")
+    if matrix.min() < 0 or matrix.max() > size[-1] or int(matrix.sum()) not in size:
+        most = f"{size[0]} to {size[-1]}" if len(size) > 1 else f"{size[-1]}"
+        raise BadMessage(f"{key} must count {most} samples, got {matrix.sum()}")
     return Tested(matrix, _get(record, f"{key}-loss", float))

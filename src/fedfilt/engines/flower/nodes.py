@@ -48,7 +48,7 @@ class Nodes:
         return found
 
     def _by_key(self, registered: Sequence[Registered]) -> dict[int, int]:
-        rows = {device.public_key: row for row, device in enumerate(registered)}
+        rows = {device.public_key: row for row, device in enumerate(registered) if device.public_key}
         found = {}
         for node in self._grid.get_nodes():
             row = rows.get(bytes(node.public_key))

@@ -1,7 +1,8 @@
 """Where the edge server is reached, and whether it may be open there. Standard library only."""
 
 import ipaddress
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 
 class Address(NamedTuple):
@@ -33,6 +34,26 @@ def address(text: str) -> Address:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"address must be HOST:PORT, such as 192.168.1.10:9092, got {text!r}")
     return Address(host, int(port))
+
+
+class Site(NamedTuple):
+    """Where the machines of a deployment are, and what starts them."""
+
+    where: Address
+    authentication: bool
+    insist: bool  # on being open without authentication
+    place: Path  # of the folder on the machines
+    program: str  # the fedfilt command there
+
+    def table(self) -> dict[str, Any]:
+        """As it stands in deployment.toml."""
+        return {**self._asdict(), "where": str(self.where), "place": str(self.place)}
+
+    @classmethod
+    def read(cls, table: dict[str, Any]) -> "Site":
+        """From the table of a deployment.toml."""
+        site = table["site"]
+        return cls(**{**site, "where": address(site["where"]), "place": Path(site["place"])})
 
 
 def check_open(where: Address, authentication: bool, insist: bool) -> None:

@@ -8,71 +8,93 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedfilt._files import write_atomically
 from fedfilt.flower.deploy.address import Address
 
 YEARS = 10
+AUTHORITY = "fedfilt building authority"
 
 
 def certificates(folder: Path, where: Address) -> bytes:
     """A certificate authority and a certificate for the SuperLink; the authority's certificate."""
     folder.mkdir()
-    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)  # clocks of devices may be behind
-    end = begin + datetime.timedelta(days=365 * YEARS)
-
-    def called(name: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-    authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    issuer = called("fedfilt building authority")
-    identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-
-    def begun(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-        return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
-
-    def usage(signs: bool) -> x509.KeyUsage:
-        return x509.KeyUsage(
-            digital_signature=not signs,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=signs,
-            crl_sign=signs,
-            encipher_only=False,
-            decipher_only=False,
-        )
-
+    key = ec.generate_private_key(ec.SECP384R1())
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     authority = (
-        begun(issuer, authority_key)
+        _begun(AUTHORITY, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage(signs=True), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
         .add_extension(identifier, critical=False)
-        .sign(authority_key, hashes.SHA384())
+        .sign(key, hashes.SHA384())
     )
+    _write_key(folder / "ca.key", key)
+    content = _pem(authority)
+    (folder / "ca.crt").write_bytes(content)
+    renew_server(folder, where)
+    return content
+
+
+def renew_server(folder: Path, where: Address) -> None:
+    """A new key and certificate for the SuperLink, signed by the authority whose key is in the folder."""
+    try:
+        authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder} must hold ca.key, perhaps kept elsewhere, and ca.crt: {error}") from None
+    key = ec.generate_private_key(ec.SECP384R1())
     try:
         own: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(where.host))
     except ValueError:
         own = x509.DNSName(where.host)
     here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     server = (
-        begun(called("fedfilt edge server"), server_key)
+        _begun("fedfilt edge server", key)
         .add_extension(x509.SubjectAlternativeName([own, *(n for n in here if n != own)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage(signs=False), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
-        .sign(authority_key, hashes.SHA384())
+        .sign(authority_key, hashes.SHA384())  # type: ignore[arg-type]
     )
-    _write_key(folder / "ca.key", authority_key)
-    _write_key(folder / "server.key", server_key)
-    content = _pem(authority)
-    (folder / "ca.crt").write_bytes(content)
-    (folder / "server.crt").write_bytes(_pem(server))
-    return content
+    (folder / "server.key").unlink(missing_ok=True)
+    _write_key(folder / "server.key", key)
+    write_atomically(folder / "server.crt", _pem(server))  # last: whoever sees it new finds its key
+
+
+def _called(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _begun(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)  # clocks of devices may be behind
+    end = begin + datetime.timedelta(days=365 * YEARS)
+    builder = x509.CertificateBuilder().subject_name(_called(subject)).issuer_name(_called(AUTHORITY))
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    return builder.not_valid_before(begin).not_valid_after(end)
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

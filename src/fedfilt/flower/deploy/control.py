@@ -6,7 +6,9 @@ from pathlib import Path
 
 import httpx
 
+from fedfilt._types import Table
 from fedfilt.engines.flower._compat import Control
+from fedfilt.engines.flower.identity import registered
 
 
 @contextmanager
@@ -19,3 +21,15 @@ def control(address: str, authority: Path | None) -> Iterator[Control]:
         raise OSError(f"the SuperLink at {address} did not answer as it should: {error}") from error
     finally:
         client.close()
+
+
+def register(table: Table, link: Control) -> None:
+    """Make the SuperLink know the devices by their keys, and no others under their names."""
+    nodes = link.nodes()
+    for device in registered(table) or []:
+        named = [node for node in nodes if node.name == device.name]
+        for node in named:
+            if node.public_key != device.public_key:
+                link.unregister(node.id)
+        if device.public_key and not any(node.public_key == device.public_key for node in named):
+            link.register(device.name, device.public_key)

@@ -16,13 +16,12 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from fedfilt._files import LOCK, in_use
+from fedfilt._types import Table
 from fedfilt.engines.flower._compat import START, Control
-from fedfilt.engines.flower.identity import registered
-from fedfilt.flower.deploy.address import Address, address, check_open
-from fedfilt.flower.deploy.control import control
+from fedfilt.flower.deploy.address import Address, Site, check_open
+from fedfilt.flower.deploy.control import control, register
 from fedfilt.flower.deploy.supervise import PAUSE, checked, running, stoppable
 
 log = logging.getLogger("fedfilt")
@@ -31,10 +30,11 @@ FAILURES = 4  # runs that may end without a new round before we give up
 
 def server_command(folder: Path) -> list[str]:
     """The command that starts the SuperLink of the edge server's folder."""
-    table, where = _deployment(folder)
+    site = Site.read(_deployment(folder))
+    where = site.where
     command = [sys.executable, "-m", "fedfilt.flower.deploy.superlink", "--host", where.host, "--port", str(where.port)]
     command += ["--database", str(folder / "superlink.db"), "--disable-runtime-dependency-installation"]
-    if not table["authentication"]:
+    if not site.authentication:
         return [*command, "--insecure"]
     for option, name in (("ca-certfile", "ca.crt"), ("certfile", "server.crt"), ("keyfile", "server.key")):
         command += [f"--ssl-{option}", str(folder / "certificates" / name)]
@@ -47,8 +47,8 @@ def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
     `ready` is called whenever devices can join.
     """
     folder = checked(folder, "deployment.toml")
-    table, where = _deployment(folder)
-    check_open(where, table["authentication"], table["insist"])
+    site = Site.read(_deployment(folder))
+    check_open(site.where, site.authentication, site.insist)
     failures, reached = 0, _round(folder)
     with stoppable():
         while not _complete(folder):
@@ -69,29 +69,29 @@ def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
 
 def _serve(folder: Path, ready: Callable[[], None]) -> None:
     """Run a SuperLink and one run after the other on it, as long as they get on."""
-    table, where = _deployment(folder)
-    authority = folder / "certificates" / "ca.crt" if table["authentication"] else None
-    with _superlink(folder, where) as superlink, control(str(where), authority) as link:
-        register(table, link)
+    site = Site.read(_deployment(folder))
+    authority = folder / "certificates" / "ca.crt" if site.authentication else None
+    before = _certificate(folder)
+    with _superlink(folder, site.where) as superlink, control(str(site.where), authority) as link:
+        register(_deployment(folder), link)
         ready()
         reached = -1
         while superlink.poll() is None and not _complete(folder) and reached != _round(folder):
             reached = _round(folder)
-            _play(folder, superlink, link)
+            if not _play(folder, superlink, link, before):
+                log.info("the edge server has a new certificate: it starts again with it")
+                return
 
 
-def register(table: dict[str, Any], link: Control) -> None:
-    """Register the devices' keys under their names; those that are registered already stay."""
-    known = link.names()
-    for device in registered(table) or []:
-        if device.name not in known:
-            link.register(device.name, device.public_key)
+def _certificate(folder: Path) -> bytes:
+    path = folder / "certificates" / "server.crt"
+    return path.read_bytes() if path.exists() else b""
 
 
-def keep_all(folder: Path) -> None:
+def keep_all(folder: Path, supernode: bool = False) -> None:
     """Run the edge server and all devices on this machine until the run is complete, to try a deployment out."""
     checked(folder / "server", "deployment.toml")
-    here = [sys.executable, "-m", "fedfilt.cli", "deploy", "device"]
+    here = [sys.executable, "-m", "fedfilt.cli", "deploy", "device", *(["--supernode"] if supernode else [])]
     with ExitStack() as stack:
         waiting = sorted((folder / "devices").iterdir())
 
@@ -103,8 +103,8 @@ def keep_all(folder: Path) -> None:
         keep_server(folder / "server", ready)
 
 
-def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control) -> None:
-    """Start a Flower run, and return when it has ended, or the SuperLink has.
+def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, certificate: bytes) -> bool:
+    """Start a Flower run, and return when it has ended, or the SuperLink has; False if there is a new certificate.
 
     Flower takes a minute to miss a server app that was killed; that it no longer holds the run folder is seen at once.
     """
@@ -115,18 +115,21 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control) -> 
     seen = 0.0  # when the server app was last seen; it takes a while to begin
     while superlink.poll() is None and not _complete(folder):
         told = _tell(folder, told)
-        if in_use(folder / "run"):
+        if _certificate(folder) != certificate:
+            return False
+        if in_use(folder):
             seen = time.monotonic()
         elif seen and time.monotonic() - seen > 2.0:
             log.warning("the server app of Flower run %d is gone", run)
             link.stop(run)
-            return
+            return True
         status = link.run(run).status
         if status.status == "finished":
             log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
-            return
+            return True
         time.sleep(0.5)
     _tell(folder, told)
+    return True
 
 
 def _tell(folder: Path, since: int | None) -> int:
@@ -144,18 +147,18 @@ def _tell(folder: Path, since: int | None) -> int:
 
 
 def _end_server_app(folder: Path) -> None:
-    """End a server app that has outlived its SuperLink: it would keep the run folder in use, and try for ever."""
+    """End a server app that has outlived its SuperLink: it would keep the folder in use, and try for ever."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + 5
-        if in_use(folder / "run"):
+        if in_use(folder):
             with suppress(ValueError, ProcessLookupError):
-                os.kill(int((folder / "run" / LOCK).read_text()), kind)
-        while in_use(folder / "run") and time.monotonic() < end:
+                os.kill(int((folder / LOCK).read_text()), kind)
+        while in_use(folder) and time.monotonic() < end:
             time.sleep(0.1)
 
 
 def _complete(folder: Path) -> bool:
-    return (folder / "run" / "result.json").exists() and not in_use(folder / "run")
+    return (folder / "run" / "result.json").exists() and not in_use(folder)
 
 
 def _round(folder: Path) -> int:
@@ -163,9 +166,8 @@ def _round(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _deployment(folder: Path) -> tuple[dict[str, Any], Address]:
-    table = tomllib.loads((folder / "deployment.toml").read_text(encoding="utf-8"))
-    return table, address(table["address"])
+def _deployment(folder: Path) -> Table:
+    return tomllib.loads((folder / "deployment.toml").read_text(encoding="utf-8"))
 
 
 @contextmanager
@@ -177,8 +179,8 @@ def _superlink(folder: Path, where: Address) -> Iterator["subprocess.Popen[bytes
             probe.bind((where.host, where.port))
         except OSError as error:
             raise OSError(f"cannot listen on {where}: {error}") from error
-    table, _ = _deployment(folder)
-    extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml"), "FEDFILT_MOST_BYTES": str(table["most_bytes"])}
+    most = _deployment(folder)["most_bytes"]
+    extra = {"FEDFILT_DEPLOYMENT": str(folder / "deployment.toml"), "FEDFILT_MOST_BYTES": str(most)}
     with running(server_command(folder), folder / "flower", folder / "superlink.log", extra) as process:
         end = time.monotonic() + START
         while process.poll() is None and time.monotonic() < end:

@@ -44,12 +44,12 @@ def device_command(folder: Path, port: int) -> list[str]:
     own = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
     command = [sys.executable, "-m", "fedfilt.flower.deploy.supernode", "--superlink", own["address"]]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    config = f'folder="{folder / "state"}"'
+    config = f'folder="{folder}"'
     if own["authentication"]:
         command += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]
     else:
         command += ["--insecure"]
-        config += f" partition-id={own['number']} num-partitions={own['devices']}"
+        config += f" partition-id={own['number']}"
     return [*command, "--node-config", config]
 
 

@@ -1,7 +1,7 @@
 """All that a building needs, written into one folder: certificates, keys, the app, start commands, systemd units.
 
     server/    deployment.toml, app/, flower/config.toml, certificates/, start.sh, fedfilt-server.service
-    devices/   NAME/device.toml, key, key.pub, ca.crt, start.sh, fedfilt-NAME.service
+    devices/   NAME/device.toml, key, key.pub, ca.crt, start.sh, fedfilt-NAME.service, state/ or own.toml and data/
 
 `server` belongs on the edge server and each folder of `devices` on its device; no private key is in two of them.
 """
@@ -12,17 +12,30 @@ import shlex
 import shutil
 import sys
 import tempfile
+import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 
 import tomli_w
 
-from fedfilt._types import Table
+from fedfilt.data.own import SETTINGS
 from fedfilt.engines.flower.device import kept_samples
-from fedfilt.flower.deploy.address import Address, check_open
+from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.certificates import certificates, new_key
-from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config
+from fedfilt.runs.build import Run, is_own, known
+from fedfilt.runs.config import Config, from_table
+
+OWN = """# What the owner of this device decides; the edge server never sees or changes this file.
+# data = "data"          # folder of the recordings or samples, from the folder of this file
+# reader = "mine:Reader" # code of your own that gives the samples, instead of files in that folder
+# time = "time"          # columns of recordings
+# label = "label"
+
+[report]  # what the edge server is told besides the update
+samples = true
+loss = true
+test = true
+"""
 
 
 def write(
@@ -41,13 +54,29 @@ def write(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already; choose a new folder with --out")
     check_open(where, authentication, insist)
-    names = [f"device-{number:03d}" for number in range(run.graph.count)]
-    place = (place or folder).absolute()
     program = program or shutil.which("fedfilt") or f"{sys.executable} -m fedfilt.cli"
+    site = Site(where, authentication, insist, (place or folder).absolute(), program)
+    homes = run.config.data.places(run.graph.count) if is_own(run.config) else []
+    names = [home.name for home in homes] or [f"device-{number:03d}" for number in range(run.graph.count)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"data.folders must have different names, got {names}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=folder.parent))
     try:
-        _write(made, run, names, where, authentication, insist, place, program)
+        public = _write_server(made / "server", run, site)
+        authority = made / "server" / "certificates" / "ca.crt" if authentication else None
+        keys = [
+            write_device(made / "devices" / name, name, row, run, site, authority) for row, name in enumerate(names)
+        ]
+        for name, home in zip(names, homes, strict=False):
+            _copy_data(home, made / "devices" / name)
+        table = {
+            "site": site.table(),
+            "most_bytes": run.update_bytes + 2**20,  # of a request from a device
+            "device": [{"name": name, "public_key": key} for name, key in zip(names, keys, strict=True)],
+        }
+        (made / "server" / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+        (made / "server" / "app" / "pyproject.toml").write_text(app_project(run.config, public), encoding="utf-8")
         made.chmod(0o755)
         os.replace(made, folder)
     except BaseException:
@@ -56,63 +85,66 @@ def write(
     return names
 
 
-def _write(
-    made: Path,
-    run: Run,
-    names: list[str],
-    where: Address,
-    authentication: bool,
-    insist: bool,
-    place: Path,
-    program: str,
-) -> None:
-    server, devices = made / "server", made / "devices"
-    app, flower = server / "app", server / "flower"
-    for new in (app, flower):
+def _write_server(server: Path, run: Run, site: Site) -> str:
+    """Write the folder of the edge server, but for who its devices are; where the public test will be, if any."""
+    for new in (server / "app", server / "flower"):
         new.mkdir(parents=True)
-    public = dict.fromkeys(names, "")
-    for name in names:
-        (devices / name).mkdir(parents=True)
-    if authentication:
-        authority = certificates(server / "certificates", where)
-        for name in names:
-            (devices / name / "ca.crt").write_bytes(authority)
-            public[name] = new_key(devices / name)
-    (app / "pyproject.toml").write_text(app_project(run.config), encoding="utf-8")
-    connection: dict[str, object] = {"address": str(where), "insecure": not authentication}
-    if authentication:
-        connection = {"address": str(where), "root-certificates": str(place / "server" / "certificates" / "ca.crt")}
+    connection: dict[str, object] = {"address": str(site.where), "insecure": not site.authentication}
+    if site.authentication:
+        certificates(server / "certificates", site.where)
+        root = site.place / "server" / "certificates" / "ca.crt"
+        connection = {"address": str(site.where), "root-certificates": str(root)}
     flower_config = {"superlink": {"default": "building", "building": connection}}
-    (flower / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
-    table = {
-        "address": str(where),
-        "authentication": authentication,
-        "insist": insist,
-        "most_bytes": run.update_bytes + 2**20,  # of a request from a device
-        "device": [{"name": name, "public_key": public[name]} for name in names],
-    }
-    (server / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
-    _start(server, "fedfilt-server", f"{program} deploy server", place / "server", "the edge server of fedfilt")
-    for number, name in enumerate(names):
-        kept_samples(devices / name / "state", run.config.hash(), number, lambda: run.data)
-        own = {"name": name, "address": str(where), "authentication": authentication, "experiment": _experiment(run)}
-        if not authentication:
-            own |= {"number": number, "devices": len(names)}
-        (devices / name / "device.toml").write_text(tomli_w.dumps(own), encoding="utf-8")
-        _start(
-            devices / name, f"fedfilt-{name}", f"{program} deploy device", place / "devices" / name, f"fedfilt {name}"
-        )
+    (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
+    command = f"{site.program} deploy server"
+    _start(server, "fedfilt-server", command, site.place / "server", "the edge server of fedfilt")
+    if not is_own(run.config) or not run.config.data.public.file:
+        return ""
+    public = Path(run.config.data.public.file)
+    shutil.copyfile(public, server / f"public{public.suffix}")
+    return str(site.place / "server" / f"public{public.suffix}")
 
 
-def _experiment(run: Run) -> Table:
-    """What a device must know of the experiment."""
-    table = run.config.table()
-    known = {"seed": run.config.seed, "shape": list(run.data.x.shape[1:]), "classes": run.data.classes}
-    return {**known, **{part: table[part] for part in ("model", "training", "sparsifier")}}
+def write_device(folder: Path, name: str, row: int, run: Run, site: Site, authority: Path | None) -> str:
+    """Write the folder of a device, and give its public key; what its owner put there before stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    public = ""
+    if authority is not None:
+        shutil.copyfile(authority, folder / "ca.crt")
+        for old in ("key", "key.pub"):
+            (folder / old).unlink(missing_ok=True)
+        public = new_key(folder)
+    own = {"name": name, "address": str(site.where), "authentication": site.authentication, "number": row}
+    planned = {"samples": int(run.hardware.samples[row]), "experiment": known(run)}
+    (folder / "device.toml").write_text(tomli_w.dumps(own | planned), encoding="utf-8")
+    if is_own(run.config):
+        (folder / "data").mkdir(exist_ok=True)
+        if not (folder / SETTINGS).exists():
+            (folder / SETTINGS).write_text(OWN, encoding="utf-8")
+    else:
+        kept_samples(folder / "state", run.config.hash(), row, lambda: run.data)
+    _start(folder, f"fedfilt-{name}", f"{site.program} device", site.place / "devices" / name, f"fedfilt {name}")
+    return public
 
 
-def app_project(config: Config) -> str:
+def _copy_data(home: Path, folder: Path) -> None:
+    """Give a device's folder the data, and the owner's settings, of another."""
+    if (home / SETTINGS).exists():
+        shutil.copyfile(home / SETTINGS, folder / SETTINGS)
+    if (home / "data").is_dir():
+        shutil.copytree(home / "data", folder / "data", dirs_exist_ok=True)
+
+
+def experiment_of(server: Path) -> Config:
+    """The experiment in the folder of an edge server."""
+    table = tomllib.loads((server / "app" / "pyproject.toml").read_text(encoding="utf-8"))
+    return from_table(tomllib.loads(table["tool"]["flwr"]["app"]["config"]["experiment"]))
+
+
+def app_project(config: Config, public: str = "") -> str:
     """The pyproject.toml of the Flower app of an experiment: it is all there is to the app, fedfilt has the rest."""
+    if is_own(config):  # the server has no folder of a device, and its public test where it was copied to
+        config = replace(config, data=replace(config.data, folders="", public=replace(config.data.public, file=public)))
     topology = config.graph.topology
     named = {field.name: getattr(topology, field.name) for field in fields(topology) if field.init}
     files = {key: _absolute(named[key]) for key in ("file", "building") if isinstance(named.get(key), str)}

@@ -1,0 +1,158 @@
+"""Changes of a deployment while its rounds go on: devices are added, removed and replaced, certificates renewed."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedfilt._files import locked, write_atomically
+from fedfilt._types import Table
+from fedfilt.flower.deploy.address import Site
+from fedfilt.flower.deploy.certificates import renew_server
+from fedfilt.flower.deploy.control import control, register
+from fedfilt.flower.deploy.members import Members, with_changes
+from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.write import experiment_of, write_device
+from fedfilt.rounds.timeline import Timeline
+from fedfilt.runs.build import Run, is_own
+from fedfilt.runs.config import Config
+from fedfilt.runs.lines import read_lines
+
+
+def add(building: Path, name: str, room: str | None, links: list[str]) -> Path:
+    """Let a new device in, or one back in that was removed, and write its folder; it starts before the next round.
+
+    Without links it is linked with the devices of its room.
+    """
+    server = checked(building / "server", "deployment.toml")
+    with locked(server / "app"):
+        members, config = Members(server), experiment_of(server)
+        table = members.table
+        if not is_own(config):
+            raise ValueError("the devices of this deployment were dealt their samples: only with own data can it grow")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
+            raise ValueError(f"a name must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+        known = {device["name"]: device for device in table["device"]}
+        if name in known and not known[name].get("gone"):
+            raise ValueError(f"{name} takes part already; to give it a new key: fedfilt deploy replace {name}")
+        now, place = _now(config, members), _room(config, room)
+        linked = _linked(now, table, place, links, name)
+        if name not in known:
+            table["device"].append(known.setdefault(name, {"name": name, "public_key": ""}))
+        known[name].pop("gone", None)
+        entry: Table = {"what": "join", "device": name, "links": linked}
+        table.setdefault("change", []).append(entry if place is None else entry | {"room": place})
+        folder = _write_device(building, name, config, members, table)
+        _keep(server, table)
+    return folder
+
+
+def remove(building: Path, name: str) -> None:
+    """Let a device in no longer; its model is kept, and it is on the graph no more from the next round on."""
+    server = checked(building / "server", "deployment.toml")
+    with locked(server / "app"):
+        members, config = Members(server), experiment_of(server)
+        table = members.table
+        _device(table, name)["gone"] = True
+        table.setdefault("change", []).append({"what": "leave", "device": name})
+        _planned(config, members, table)
+        _keep(server, table)
+
+
+def replace_device(building: Path, name: str) -> Path:
+    """Give a device that was lost a new key, and write its folder; its old key is refused from now on."""
+    server = checked(building / "server", "deployment.toml")
+    with locked(server / "app"):
+        members, config = Members(server), experiment_of(server)
+        table = members.table
+        _device(table, name)
+        folder = _write_device(building, name, config, members, table)
+        _keep(server, table)
+    return folder
+
+
+def renew(building: Path) -> None:
+    """Make a new certificate for the edge server, which takes it up by itself; devices need nothing new."""
+    server = checked(building / "server", "deployment.toml")
+    site = Site.read(Members(server).table)
+    if not site.authentication:
+        raise ValueError("this deployment has no certificates (--no-authentication)")
+    renew_server(server / "certificates", site.where)
+
+
+def _device(table: Table, name: str) -> Table:
+    """The entry of a device that takes part."""
+    for device in table["device"]:
+        if device["name"] == name and not device.get("gone"):
+            return device
+    names = ", ".join(device["name"] for device in table["device"] if not device.get("gone"))
+    raise ValueError(f"no device {name} takes part; there are {names}")
+
+
+def _write_device(building: Path, name: str, config: Config, members: Members, table: Table) -> Path:
+    """Write the folder of a device with a new key, which is noted in the table."""
+    run = Run(_planned(config, members, table))
+    site, row = Site.read(table), [device["name"] for device in table["device"]].index(name)
+    authority = building / "server" / "certificates" / "ca.crt" if site.authentication else None
+    folder = building / "devices" / name
+    table["device"][row]["public_key"] = write_device(folder, name, row, run, site, authority)
+    return folder
+
+
+def _planned(config: Config, members: Members, table: Table) -> Config:
+    """The experiment with all changes, those that are new before the next round; what cannot be is refused."""
+    played = len(read_lines(members.run))
+    if played >= config.rounds:
+        raise ValueError(f"all {config.rounds} rounds are played: nothing changes any more")
+    past = members.rounds()
+    changed = with_changes(config, table, past + [played + 1] * (len(table.get("change", [])) - len(past)))
+    Run(changed)
+    return changed
+
+
+def _now(config: Config, members: Members) -> Any:
+    """The graph as it is in the next round, as far as it is known without training."""
+    run = Run(_planned(config, members, members.table))
+    timeline = run.events or Timeline((), run.graph, config.rounds)
+    return timeline.at(min(len(read_lines(members.run)) + 1, config.rounds))
+
+
+def _room(config: Config, room: str | None) -> int | str | None:
+    """A room, as the graph names them: by number or by name."""
+    rooms = config.graph.graph(config.seed).rooms
+    if rooms is None or room is None:
+        if room is not None:
+            raise ValueError("the graph of this deployment has no rooms: leave out --room")
+        return None
+    try:
+        return int(room) if np.issubdtype(rooms.dtype, np.integer) else room
+    except ValueError:
+        raise ValueError(f"room must be a number like {rooms[0]}, got {room!r}") from None
+
+
+def _linked(now: Any, table: Table, room: int | str | None, links: list[str], name: str) -> list[str]:
+    """Names of the devices that a new one is linked with: those given, or all of its room."""
+    names = [device["name"] for device in table["device"]]
+    there = [other for row, other in enumerate(names) if other != name and now.present[row]]
+    for link in links:
+        if link not in there:
+            raise ValueError(f"--links must name devices that take part, got {link!r}; there are {', '.join(there)}")
+    if links:
+        return links
+    if room is None:
+        raise ValueError("a new device needs --links, or a --room whose devices it is linked with")
+    return [other for other in there if now.graph.rooms[names.index(other)] == room]
+
+
+def _keep(server: Path, table: Table) -> None:
+    """Write the deployment, and tell a SuperLink that is running."""
+    write_atomically(server / "deployment.toml", tomli_w.dumps(table).encode())
+    site = Site.read(table)
+    authority = server / "certificates" / "ca.crt" if site.authentication else None
+    try:
+        with control(str(site.where), authority) as link:
+            register(table, link)
+    except OSError:
+        pass  # it does not run: it will know when it starts

@@ -1,0 +1,90 @@
+"""Who takes part in a deployment, and what is known of them: `deployment.toml`, `changes.json`, `status.json`.
+
+`deployment.toml` lists the devices by row and, in order, each `change` since the deployment was written: a device that
+joins or leaves. It is written by the commands that change it. The server app reads it between rounds, and notes in
+`changes.json` before which round each change takes place: so a run that is resumed, or played again on one machine, has
+the same events in the same rounds.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fedfilt._files import write_atomically
+from fedfilt._types import Table
+from fedfilt.engines.flower.engine import Seen
+from fedfilt.engines.flower.identity import Registered, registered
+from fedfilt.rounds.timeline import Event
+from fedfilt.runs.config import Config
+from fedfilt.runs.lines import read_lines
+
+
+class Members:
+    """The members of a deployment, in the folder of its edge server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run = folder, folder / "run"
+        self._file = folder / "deployment.toml"
+        self._content = self._file.read_bytes()
+
+    @property
+    def table(self) -> Table:
+        """The deployment as it was last read."""
+        return tomllib.loads(self._content.decode())
+
+    def changed(self) -> bool:
+        """Whether it has changed since."""
+        return self._file.read_bytes() != self._content
+
+    def registered(self) -> list[Registered] | None:
+        """The devices by row, with their keys; None without authentication."""
+        return registered(self.table)
+
+    def rounds(self) -> list[int]:
+        """Before which round each change took place; new ones are not in it yet."""
+        path = self.folder / "changes.json"
+        return list(json.loads(path.read_text())) if path.exists() else []
+
+    def settle(self, config: Config) -> Config:
+        """The experiment with all changes up to now; those that are new take place before the next round."""
+        self._content = self._file.read_bytes()
+        changes, rounds = self.table.get("change", []), self.rounds()
+        played = len(read_lines(self.run))
+        new = len(changes) - len(rounds)
+        if new > 0 and played < config.rounds:
+            rounds += [played + 1] * new
+            write_atomically(self.folder / "changes.json", json.dumps(rounds).encode())
+        return with_changes(config, self.table, rounds)
+
+    def report(self, line: Table, seen: Mapping[int, Seen]) -> None:
+        """Keep what is known of the devices after a round, for `fedfilt deploy status`."""
+        tested = line.get("mixed", {}).get("local", {}).get("devices", [])
+        known = self.known()
+        for row, device in enumerate(self.table["device"]):
+            found = known.setdefault(device["name"], {})
+            if row in seen:
+                found |= seen[row]._asdict()
+            if row < len(tested) and tested[row] is not None:
+                found["accuracy"] = tested[row]
+        write_atomically(self.folder / "status.json", json.dumps({"round": line["round"], "devices": known}).encode())
+
+    def known(self) -> dict[str, Table]:
+        """By name, what is known of the devices."""
+        path = self.folder / "status.json"
+        return dict(json.loads(path.read_text())["devices"]) if path.exists() else {}
+
+
+def with_changes(config: Config, table: Table, rounds: list[int]) -> Config:
+    """An experiment with the changes of a deployment, each before its round."""
+    rows = {device["name"]: row for row, device in enumerate(table["device"])}
+    events = []
+    for change, round in zip(table.get("change", []), rounds, strict=False):
+        device = rows[change["device"]]
+        if change["what"] == "leave":
+            events.append(Event(round, leave=device))
+        else:
+            links = tuple((device, rows[other]) for other in change["links"])
+            events.append(Event(round, join=device, links=links, room=change.get("room")))
+    return replace(config, events=(*config.events, *events))
