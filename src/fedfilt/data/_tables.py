@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -50,7 +51,7 @@ class BadData(ValueError):
     """
 
     def __init__(self, message: str, said: str = "its data cannot be read") -> None:
-        super().__init__(message)
+        super().__init__(" ".join(message.splitlines()))
         self.said = said
 
 
@@ -132,18 +133,25 @@ class Rows(NamedTuple):
     places: Array  # (n,) where a row stands in the file
     place: str  # what a place is called
 
+    def where(self, path: Path, code: int) -> str:
+        """Where a label stands first."""
+        return f"{path}, {self.place} {self.places[np.argmax(self.codes == code)]}"
+
 
 def read_rows(path: Path, time: str, label: str, channels: Sequence[str]) -> Rows:
     """The rows of a CSV or Parquet file with such columns; without `channels`, all others are channels."""
     with opened(path) as file:
-        read = _csv if path.suffix.lower() == ".csv" else _parquet
-        return read(file, path, lambda names: _columns(path, names, time, label, channels))
+        choose = partial(_columns, path, time, label, channels)
+        if path.suffix.lower() == ".parquet":
+            return _parquet(file, path, choose)
+        with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            return _csv(text, path, choose)
 
 
 Choose = Callable[[list[str]], list[str]]
 
 
-def _columns(path: Path, names: list[str], time: str, label: str, channels: Sequence[str]) -> list[str]:
+def _columns(path: Path, time: str, label: str, channels: Sequence[str], names: list[str]) -> list[str]:
     """Time, label and channels among the columns of a file."""
     try:
         if len(set(names)) < len(names):
@@ -154,9 +162,9 @@ def _columns(path: Path, names: list[str], time: str, label: str, channels: Sequ
         raise BadData(f"{path}: {error}", "its recordings lack a column, or have one twice") from None
 
 
-def _csv(file: IO[bytes], path: Path, choose: Choose) -> Rows:
+def _csv(file: IO[str], path: Path, choose: Choose) -> Rows:
     times, values, codes, lines, labels = array("d"), array("d"), array("q"), array("q"), dict[str, int]()
-    rows = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+    rows = csv.reader(file, strict=True)
     try:
         names = [name.strip() for name in next(rows, [])]
         chosen = choose(names)
@@ -175,7 +183,7 @@ def _csv(file: IO[bytes], path: Path, choose: Choose) -> Rows:
     except (ValueError, csv.Error) as error:
         raise BadData(f"{path}, line {rows.line_num}: {error}") from None
     held = np.array(values).reshape(len(times), len(at))
-    return Rows(tuple(chosen[2:]), np.array(times), held, labels, np.array(codes), np.array(lines), "line")
+    return Rows(tuple(chosen[2:]), np.array(times), held, labels, np.array(codes, np.int64), np.array(lines), "line")
 
 
 def _seconds(text: str) -> float:

@@ -367,8 +367,11 @@ def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Rec
     for path, rows in tables:
         if rows.channels != tables[0][1].channels:
             raise BadData(f"{path} must have the channels of {tables[0][0].name}, got {rows.channels}", OTHER_SHAPE)
-        numbers = np.array([_number(path, name, making) if name else -1 for name in rows.labels], np.int64)
-        labels = numbers[rows.codes] if len(rows.codes) else rows.codes
+        if len(making.shape) == 2 and len(rows.channels) != making.shape[0]:
+            got = ", ".join(rows.channels) or "none"
+            raise BadData(f"{path} must have {making.shape[0]} channels, got {got}", OTHER_SHAPE)
+        numbers = [_number(rows.where(path, code), name, making) if name else -1 for name, code in rows.labels.items()]
+        labels = np.array(numbers, np.int64)[rows.codes]
         if len(rows.times) < 2:
             continue
         steps = _steps(path, rows)
