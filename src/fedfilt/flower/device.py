@@ -8,7 +8,9 @@ import logging
 import math
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from safetensors import SafetensorError
 from fedfilt import _parts
 from fedfilt._types import Table
 from fedfilt.data.own import Making, Source, owner
-from fedfilt.engines.flower._compat import Fleet, Refused
+from fedfilt.engines.flower._compat import Fleet, Refused, Unreachable
 from fedfilt.engines.flower.device import Holdings, Workplace, read_samples, said_of, test_reply, train_reply
 from fedfilt.engines.flower.messages import BadMessage, who_reply
 from fedfilt.system.about import about
@@ -30,7 +32,7 @@ from fedfilt.training.work import Desk, Own
 log = logging.getLogger("fedfilt")
 
 BUSY, IDLE = 0.2, 3.0  # seconds between two looks for an order: soon after one, and after a long time without
-PATIENCE = 20.0  # seconds before the next attempt to connect, at most
+PATIENCE = 10.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
 HOUR = 3600.0  # seconds after which the clock is compared again
@@ -142,15 +144,31 @@ def _serve(device: Device, fleet: Fleet) -> None:
     while True:
         if time.monotonic() - set_right > HOUR:
             set_right, ahead = time.monotonic(), fleet.clock_ahead()
-        order = fleet.receive()
+        order = _persist(fleet.receive)
         if order is None:
             waited = time.monotonic() - last
             time.sleep(min(IDLE, max(BUSY, waited / 20)))  # the longer nothing came, the more seldom
             continue
         start = time.perf_counter()
         reply = answer(device, order, math.nan if ahead is None else ahead)
-        fleet.send(reply, time.perf_counter() - start)
+        _persist(partial(fleet.send, reply, time.perf_counter() - start))
         last = time.monotonic()
+
+
+def _persist(ask: Callable[[], Any]) -> Any:
+    """Ask until the edge server can be reached; it keeps a device that was online for a while, and so do we."""
+    pause = 1.0
+    while True:
+        try:
+            found = ask()
+            if pause > 1.0:
+                log.info("the edge server can be reached again")
+            return found
+        except Unreachable as error:
+            if pause == 1.0:
+                log.warning("the edge server cannot be reached (%s); this device goes on trying", error)
+        time.sleep(pause)
+        pause = min(2 * pause, PATIENCE)
 
 
 def answer(device: Device, order: Any, ahead: float = math.nan) -> Any:

@@ -79,7 +79,7 @@ class Event:
         if self.links is not None:
             if not (self.join or self.move):
                 raise ValueError(f"events.links of round {self.round} need a device that joins or moves")
-            object.__setattr__(self, "links", tuple(tuple(link) for link in self.links))
+            object.__setattr__(self, "links", tuple(tuple(map(float, link)) for link in self.links))
         if self.move and self.links is None and self.room is None:
             raise ValueError(f"a move needs its new links (or room), got none in round {self.round}")
         if self.until and (not self.offline or self.until <= self.round):

@@ -271,6 +271,10 @@ class Refused(OSError):
     """The edge server does not let this device in, or does not answer as it should."""
 
 
+class Unreachable(Refused):
+    """The edge server does not answer at all: it may be starting again, or the network is down."""
+
+
 class Fleet:
     """A device's connection to the SuperLink over Flower's Fleet API, without a SuperNode: orders in, replies out.
 
@@ -410,22 +414,23 @@ class Fleet:
             known = self._flower.FlowerError.from_json(error.response.text)
             words = known.message if known else error.response.text[:200]
             raise Refused(short(f"{error.response.status_code}: {words}")) from None
+        except httpx.TransportError as error:
+            raise Unreachable(short(f"{type(error).__name__}: {error}")) from None
         except (httpx.HTTPError, RuntimeError) as error:
             raise Refused(short(f"{type(error).__name__}: {error}")) from None
 
     def _beat(self) -> None:
         """Tell the server that this device is there."""
         request = self._flower.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
-        missed = 0
         while not self._closed.wait(0.6 * HEARTBEAT):
             try:
-                found = self._ask(self._client.SendNodeHeartbeat, request)
-                missed = 0 if found.success else 2
+                if not self._ask(self._client.SendNodeHeartbeat, request).success:
+                    self._lost = Refused("the edge server no longer knows this device")
+                    return
+            except Unreachable:
+                continue  # whoever asks for orders will say so
             except Refused as error:
-                missed += 1
-                log.debug("heartbeat: %s", error)
-            if missed > 1:
-                self._lost = Refused("the edge server no longer knows this device, or cannot be reached")
+                self._lost = error
                 return
 
 

@@ -1,0 +1,471 @@
+"""Resident devices, one small process each: own data, kills, intruders, bad input, and a building that changes."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+pytest.importorskip("flwr")
+
+from deployments import (
+    DEALT,
+    FILE,
+    LABELS,
+    Devices,
+    below,
+    check_result,
+    deployed,
+    free_port,
+    metrics,
+    own_experiment,
+    record,
+    site,
+    status,
+    written,
+)
+from fedfilt.data.own import read
+from fedfilt.engines.flower.identity import registered
+from fedfilt.flower.deploy.certificates import certificates, new_key
+from fedfilt.flower.deploy.control import control
+from fedfilt.flower.deploy.write import experiment_of
+from fedfilt.runs.config import from_table
+from helpers import SLOW, call, until
+
+ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
+
+
+def rounds_of(building):
+    """Wait for this many rounds more to be played."""
+
+    def more(count=1):
+        end = len(metrics(building)) + count
+        until(lambda: len(metrics(building)) >= end, f"round {end}")
+
+    return more
+
+
+def stop(server):
+    """End an edge server in good order, between two rounds or in one."""
+    server.terminate()
+    assert server.wait(SLOW) == 0
+
+
+# --- own data -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(30)
+def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_path, kept):
+    """The server has no data at all; the graph is learned from what the devices send."""
+    graph = {"name": "homes", "rooms": 2, "devices": 4, "inside": False, "between": "updates", "k": 1}
+    experiment = own_experiment(tmp_path / "homes", graph=graph)
+    building, server = deployed(tmp_path, kept, experiment=experiment)
+    shutil.rmtree(tmp_path / "homes")  # what was copied to the devices is all there is
+    devices = Devices(building, kept).start_all()
+    for process in devices.processes.values():
+        libraries = Path(f"/proc/{process.pid}/maps").read_text()
+        assert not [name for name in ("libtorch", "/scipy/", "/pandas/", "/pyarrow/") if name in libraries]
+    until(lambda: server.poll() is not None, "the end of the run")
+    assert server.returncode == 0
+    check_result(building, 3)
+    run = building / "server" / "run"
+    assert json.loads((run / "partition.json").read_text()).keys() == {"data", "hash", "devices"}
+    assert all(not words.split(",")[3] for words in (run / "devices.csv").read_text().splitlines()[1:])
+    for path in (building / "server").rglob("*"):
+        assert not path.is_file() or FILE.encode() not in path.read_bytes(), path
+    result = json.loads((run / "result.json").read_text())
+    assert result["local"]["last"]["mean"] > 0.5
+    assert "global" not in result  # nobody has such a test
+    held = read(building / "devices" / "device-000", from_table(_table(experiment)).data)
+    with safe_open(building / "devices" / "device-000" / "state" / "model.safetensors", "np") as file:
+        assert file.metadata() == {"round": "3", "scaling": held.scaling.to_json()}
+    told = status(building)
+    assert [told[f"device-{n:03d}"]["last_round"] for n in range(4)] == [3] * 4
+    assert {told[name]["samples"] for name in told} == {len(held.train_y)}
+    assert abs(told["device-000"]["clock_ahead"]) < 60
+
+
+def _table(text):
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def test_a_public_test_is_only_on_the_server(tmp_path):
+    experiment = _table(own_experiment(tmp_path / "homes"))
+    np.savez(tmp_path / "public.npz", x=np.zeros((5, 2, 10), np.float32), y=np.zeros(5, int))
+    experiment["data"]["public"] = {"file": str(tmp_path / "public.npz")}
+    building = written(tmp_path, experiment=from_table(experiment).toml())
+    assert [path.parent.name for path in building.rglob("public.npz")] == ["server"]
+    data = experiment_of(building / "server").data
+    assert (data.public.file, data.folders) == (str(building / "server" / "public.npz"), "")
+
+
+class Proxy:
+    """Passes bytes on between a device and the server, and keeps those that leave the device."""
+
+    def __init__(self, port):
+        self._port, self.sent, self._ends = port, bytearray(), []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                device, _ = self._server.accept()
+                self._ends.append(device)
+                server = socket.create_connection(("127.0.0.1", self._port), 30)
+                self._ends.append(server)
+            except OSError:
+                return
+            for source, target, keep in ((device, server, True), (server, device, False)):
+                threading.Thread(target=self._pass_on, args=(source, target, keep), daemon=True).start()
+
+    def _pass_on(self, source, target, keep):
+        try:
+            while content := source.recv(65536):
+                if keep:
+                    self.sent += content
+                target.sendall(content)
+        except OSError:
+            pass
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        for end in (self._server, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.mark.slow(30)
+def test_no_sample_label_or_file_name_leaves_a_device(tmp_path, kept):
+    """Every byte that two devices send, without TLS: one that trains, and one whose data cannot be used."""
+    experiment = own_experiment(tmp_path / "homes", evaluation={"every": 1}, rounds=4)
+    building, server = deployed(tmp_path, kept, "--no-authentication", experiment=experiment)
+    folders = sorted((building / "devices").iterdir())
+    bad = folders[1] / "data" / FILE
+    bad.write_text(bad.read_text().replace(LABELS[1], "burglary"))
+    proxies = []
+    for folder in folders[:2]:
+        proxies.append(Proxy(site(building).where.port))
+        path = folder / "device.toml"
+        path.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{proxies[-1].port}", path.read_text()))
+    devices = Devices(building, kept).start_all()
+    until(lambda: server.poll() is not None, "the end of the run")
+    devices.says("device-001", "burglary")  # its own log names the label
+    assert all("1" in line["absent"] for line in metrics(building))
+    assert "label that the experiment does not know" in metrics(building)[0]["absent"]["1"]
+    for proxy, folder in zip(proxies, folders, strict=False):
+        proxy.close()
+        sent = bytes(proxy.sent)
+        assert b"fedfilt" in sent  # what travels is not compressed, so that it can be searched
+        for secret in (*LABELS, "burglary", FILE, "tuesday", str(folder), "left,right"):
+            assert secret.encode() not in sent, secret
+    held = read(folders[0], from_table(_table(experiment)).data)
+    raw = np.loadtxt(folders[0] / "data" / FILE, delimiter=",", skiprows=1, usecols=(1, 2))
+    for values in (held.train_x, held.validation_x, held.test_x, raw.astype(np.float32), raw):
+        content = np.ascontiguousarray(values).tobytes()
+        assert not any(content[i : i + 8] in bytes(proxies[0].sent) for i in range(0, len(content) - 8, 8))
+    assert b"burglary" not in (building / "server" / "run.log").read_bytes()
+
+
+# --- kills and intruders ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(110)
+def test_keys_kills_and_intruders(tmp_path, kept):
+    """Kill -9 of a device, the server app and the SuperLink: no accepted round is lost, the bits are the same.
+
+    A device that was killed is missed by Flower, and let in again, after a minute. Meanwhile the server app is killed
+    too, and intruders try their luck.
+    """
+    rounds = 6
+    place = {"name": "flower", "timeout_seconds": SLOW}
+    experiment = from_table(_table(DEALT) | {"rounds": rounds, "engine": place}).toml()
+    building, server = deployed(tmp_path, kept, experiment=experiment)
+    devices = Devices(building, kept).start_all()
+    more, told = rounds_of(building), building.parent / "server.log"
+
+    def kill(*words):
+        (pid, *_) = until(lambda: below(server.pid, *words), f"the start of {words}")
+        os.kill(pid, signal.SIGKILL)
+
+    more()
+    os.kill(devices.processes["device-003"].pid, signal.SIGSTOP)  # it will not answer
+    kill("flwr-serverapp")
+    strangers = intruders(building, tmp_path / "intruders", devices)
+    for name, reason in strangers.items():
+        devices.says(name, reason)
+    devices.kill("device-003")
+    devices.start("device-003")
+    until(lambda: any("3" in line.get("absent", {}) for line in metrics(building)), "a round without device 3")
+    kill("fedfilt.flower.deploy.superlink")
+    devices.says("device-003", "is connected to")
+    until(lambda: server.poll() is not None, "the end of the run")
+    assert server.returncode == 0, told.read_text()
+    check_result(building, rounds)
+    absent = [line["round"] for line in metrics(building) if "3" in line.get("absent", {})]
+    assert absent, "device 3 did not answer"
+    assert all(set(line.get("absent", {})) <= {"3"} for line in metrics(building))
+    assert "does not hold the key of a device; it is left out" in (building / "server" / "run.log").read_text()
+    link = (building / "server" / "superlink.log").read_text()
+    assert "No SuperNode found with the given public key" in link  # the unregistered one
+    for name in strangers:
+        assert not (building.parent / name / "state").exists(), f"{name} was sent something"
+
+
+def intruders(building, folder, devices):
+    """Five who have no business here, started; what each of them must find. Whoever gives orders from elsewhere is in
+    test_flower_device.py."""
+
+    def made(name, of):
+        ignored = shutil.ignore_patterns("state", "flower", "*.log")
+        shutil.copytree(building / "devices" / of, folder / name, ignore=ignored)
+        return folder / name
+
+    authority = made("wrong-authority", "device-001")
+    (authority / "ca.crt").write_bytes(certificates(folder / "other", site(building).where))
+    for name in ("unregistered-key", "false-name"):
+        stranger = made(name, "device-001")
+        (stranger / "key").unlink()
+        public = new_key(stranger)
+    made("copied-key", "device-002")
+    plain = made("plaintext", "device-001") / "device.toml"
+    plain.write_text(plain.read_text().replace("authentication = true", "authentication = false"))
+    table = {"site": {"authentication": True}, "device": [{"name": "device-001", "public_key": public}]}
+    authority = building / "server" / "certificates" / "ca.crt"
+    with control(str(site(building).where), authority) as link:
+        for device in registered(table) or []:  # whoever got this done, the row belongs to the other key
+            link.register(device.name, device.public_key)
+    found = {
+        "wrong-authority": "CERTIFICATE_VERIFY_FAILED",
+        "unregistered-key": "does not know this key",
+        "copied-key": "still counts an earlier process as online",
+        "plaintext": "the next attempt is in",  # closed or reset, as it happens
+        "false-name": "is connected to",  # but it is never sent a message
+    }
+    for name in found:
+        devices.start(name, folder / name)
+    return found
+
+
+SKEWED = """
+import datetime, sys, time
+from flwr.supernode import node_auth_http_interceptor as interceptor
+ahead, now, real = datetime.timedelta(seconds=60), interceptor.now, time.time
+interceptor.now = lambda: now() + ahead
+time.time = lambda: real() + 60
+from fedfilt.cli import main
+sys.argv = ["fedfilt", "device", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.slow(10)
+def test_a_clock_that_is_ahead_is_named(tmp_path, kept):
+    building, _ = deployed(tmp_path, kept)
+    log = tmp_path / "device.log"
+    kept.start([sys.executable, "-c", SKEWED, building / "devices" / "device-000"], log)
+    words = re.compile(r"the clock of this device is (59|60|61) s ahead of the edge server's: set it right")
+    until(lambda: words.search(log.read_text()), "the device says what is wrong")
+
+
+# --- a building that changes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(60)
+def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
+    experiment = own_experiment(tmp_path / "homes", rounds=ENDLESS)
+    building, server = deployed(tmp_path, kept, experiment=experiment)
+    devices, more = Devices(building, kept).start_all(), rounds_of(building)
+    more()
+
+    def change(*words):
+        done = call("deploy", *words, "--building", building)
+        assert done.returncode == 0, done.stderr
+
+    change("add", "kitchen-lamp", "--links", "device-000,device-002")
+    record(building / "devices" / "kitchen-lamp", seed=9)
+    devices.start("kitchen-lamp")
+    until(lambda: "kitchen-lamp" in status(building), "the lamp is known")
+    until(lambda: status(building)["kitchen-lamp"]["accuracy"] is not None, "the lamp takes part")
+    assert status(building)["kitchen-lamp"]["online"]
+
+    lost = tmp_path / "lost"
+    shutil.copytree(building / "devices" / "device-001", lost)
+    devices.kill("device-001")
+    change("replace", "device-001")
+    devices.start("device-001")
+    start = time.monotonic()
+    devices.says("device-001", "is connected to")
+    assert time.monotonic() - start < 60, "the new key need not wait for the old one to be missed"
+    devices.start("lost", lost)
+    devices.says("lost", "does not know this key")
+
+    change("remove", "device-003")
+    devices.says("device-003", "does not know this key")
+    change("renew")
+    until(lambda: "has a new certificate" in (building.parent / "server.log").read_text(), "the server starts again")
+    more(2)
+    told = status(building)
+    assert told["device-003"]["problem"] == "removed"
+    before = told["device-001"]["last_round"]
+    until(lambda: status(building)["device-001"]["last_round"] > before, "the replaced device takes part")
+    stop(server)
+    lines = metrics(building)
+    happened = [(event["what"], event["device"]) for line in lines for event in line.get("events", [])]
+    assert happened == [("join", 4), ("leave", 3)]
+    assert {len(line["time"]["devices"]["epochs"]) for line in lines if line["round"] > 1} == {5}
+    check_result(building, len(lines))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["add", "device-001", "--links", "device-000"], "takes part already; to give it a new key"),
+        (["add", "lamp", "--links", "door"], "--links must name devices that take part, got 'door'"),
+        (["add", "lamp", "--room", "attic"], "room must be a number like 0, got 'attic'"),
+        (["add", "lamp"], "needs --links, or a --room"),
+        (["add", "../lamp", "--links", "device-000"], "a name must be up to 40 letters"),
+        (["remove", "lamp"], "no device lamp takes part; there are device-000, device-001"),
+        (["replace", "lamp"], "no device lamp takes part"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused_and_nothing_is_written(tmp_path, words, message):
+    building = written(tmp_path, experiment=own_experiment(tmp_path / "homes"))
+    before = {path: path.read_bytes() for path in building.rglob("*") if path.is_file() and path.name != "lock"}
+    done = call("deploy", *words, "--building", building)
+    assert done.returncode == 1
+    assert message in " ".join(done.stderr.split())
+    assert {path: path.read_bytes() for path in building.rglob("*") if path.is_file() and path.name != "lock"} == before
+
+
+def test_a_deployment_that_deals_samples_does_not_grow(tmp_path):
+    building = written(tmp_path)
+    done = call("deploy", "add", "lamp", "--links", "device-000", "--building", building)
+    assert "only with own data can it grow" in " ".join(done.stderr.split())
+
+
+def test_a_device_can_be_added_removed_and_added_again_before_the_server_starts(tmp_path):
+    building = written(tmp_path, experiment=own_experiment(tmp_path / "homes"))
+    for words in (["add", "lamp", "--room", "0"], ["remove", "lamp"], ["add", "lamp", "--links", "device-002"]):
+        done = call("deploy", *words, "--building", building)
+        assert done.returncode == 0, done.stderr
+    assert list(status(building)) == [*(f"device-{n:03d}" for n in range(4)), "lamp"]
+    table = call("deploy", "status", "--building", building).stdout
+    assert "the edge server does not run" in table
+    assert "lamp" in table
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+def spoil_label(folder):
+    path = folder / "data" / FILE
+    path.write_text(path.read_text().replace(LABELS[0], "burglary"))
+
+
+def spoil_rate(folder):
+    path = folder / "data" / FILE
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], *lines[1::2]]))
+
+
+def spoil_settings(folder):
+    (folder / "own.toml").write_text("[report]\nsample = false\n")
+
+
+def spoil_experiment(folder):
+    path = folder / "device.toml"
+    path.write_text(path.read_text().replace("hidden = 8", "hidden = 9"))
+
+
+def fill_disk(folder):
+    (folder / "state").mkdir()
+    (folder / "state" / ".model.safetensors.tmp").symlink_to("/dev/full")
+
+
+BAD = {  # what is done to a device's folder -> what the server, and what the device's own log say
+    "unknown label": (spoil_label, "its data has a label that the experiment does not know", "burglary"),
+    "no folder": (lambda folder: shutil.rmtree(folder / "data"), "", "data"),
+    "another rate": (spoil_rate, "", FILE),
+    "settings": (spoil_settings, "its own settings are wrong", "did you mean 'samples'"),
+    "another experiment": (spoil_experiment, "another experiment than this device: model differ", "model differ"),
+    "full disk": (fill_disk, "its disk: No space left on device", "No space left on device"),
+}
+
+
+@pytest.mark.slow(60)
+def test_a_device_that_cannot_go_on_is_named_and_the_others_go_on(tmp_path, kept):
+    """Six devices, each with something else wrong, and a seventh that is well; once mended, they take part."""
+    experiment = own_experiment(tmp_path / "homes", count=7, rounds=ENDLESS)
+    building, server = deployed(tmp_path, kept, experiment=experiment)
+    folders = dict(zip(BAD, sorted((building / "devices").iterdir()), strict=False))
+    spared = tmp_path / "spared"
+    shutil.copytree(building / "devices", spared)
+    for name, folder in folders.items():
+        BAD[name][0](folder)
+    devices, more = Devices(building, kept).start_all(), rounds_of(building)
+    more()
+    first = metrics(building)[0]["absent"]
+    assert set(first) == {str(row) for row in range(len(BAD))}, first
+    for row, (name, folder) in enumerate(folders.items()):
+        _, told, logged = BAD[name]
+        assert first[str(row)].startswith("failed: "), name
+        assert told in first[str(row)], name
+        devices.says(folder.name, logged)
+        assert not [secret for secret in (FILE, "burglary", str(folder)) if secret in first[str(row)]], name
+    problems = status(building)
+    assert problems["device-006"]["problem"] == ""
+    assert all(problems[folder.name]["problem"] for name, folder in folders.items() if name != "full disk")
+    for folder in folders.values():
+        devices.kill(folder.name)
+        shutil.copytree(spared / folder.name, folder, dirs_exist_ok=True)
+        devices.start(folder.name)
+    until(lambda: "absent" not in metrics(building)[-1], "all take part")
+    record(building / "devices" / "device-006", seed=1, rows=720)
+    before = status(building)["device-006"]["samples"]
+    until(lambda: status(building)["device-006"]["samples"] > before, "new samples are noticed")
+    stop(server)
+
+
+@pytest.mark.slow(20)
+def test_what_the_owner_switches_off_is_not_told(tmp_path, kept):
+    experiment = own_experiment(tmp_path / "homes", rounds=1)
+    building, server = deployed(tmp_path, kept, experiment=experiment)
+    (building / "devices" / "device-002" / "own.toml").write_text(
+        "[report]\nsamples = false\nloss = false\ntest = false\n"
+    )
+    Devices(building, kept).start_all()
+    until(lambda: server.poll() is not None, "the end of the run")
+    (line,) = metrics(building)
+    assert line["time"]["devices"]["samples"][2] == 30  # what rounds are planned for
+    assert line["time"]["devices"]["samples"][1] != 30
+    assert line["mixed"]["local"]["devices"][2] is None
+    assert line["mixed"]["local"]["devices"][1] is not None
+    assert status(building)["device-002"]["accuracy"] is None
+
+
+def test_a_folder_that_is_no_device_is_named(tmp_path):
+    assert "must hold device.toml" in call("device", tmp_path).stderr
+    (tmp_path / "device.toml").write_text("name = 'lamp'")
+    assert "is not the folder of a device" in call("device", tmp_path).stderr
+
+
+def test_free_ports_are_free():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", free_port()))
