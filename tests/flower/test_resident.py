@@ -210,6 +210,7 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     strangers = intruders(building, tmp_path / "intruders", devices)
     for name, reason in strangers.items():
         devices.says(name, reason)
+    until(lambda: "was refused" in status(building)["device-002"]["problem"], "the copied key is in the status")
     devices.kill("device-003")
     devices.start("device-003")
     until(lambda: any("3" in line.get("absent", {}) for line in metrics(building)), "a round without device 3")
@@ -269,9 +270,8 @@ from flwr.supernode import node_auth_http_interceptor as interceptor
 ahead, now, real = datetime.timedelta(seconds=60), interceptor.now, time.time
 interceptor.now = lambda: now() + ahead
 time.time = lambda: real() + 60
-from fedfilt.cli import main
-sys.argv = ["fedfilt", "device", sys.argv[1]]
-main()
+from fedfilt.cli import app
+app(["device", sys.argv[1]])
 """
 
 

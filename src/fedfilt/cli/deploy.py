@@ -156,20 +156,22 @@ def deploy_status(
 
         from fedfilt.flower.deploy.status import status
 
-        rounds, found = status(building)
+        found = status(building)
         if as_json:
-            print(json.dumps({"round": rounds, "devices": [one._asdict() for one in found]}))
+            print(json.dumps({**found._asdict(), "devices": [one._asdict() for one in found.devices]}))
             return
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
 
-        down = all(one.online is None for one in found)
+        down = all(one.online is None for one in found.devices)
         table = Table(
-            *HEADINGS, box=SIMPLE, title=f"after round {rounds}{'; the edge server does not run' if down else ''}"
+            *HEADINGS, box=SIMPLE, title=f"after round {found.round}{'; the edge server does not run' if down else ''}"
         )
-        for one in found:
+        if found.strangers:
+            table.caption = f"refused: {found.strangers} attempts with a key that is not registered"
+        for one in found.devices:
             told = [
                 {None: "?", True: "yes", False: "no"}[one.online],
                 "-" if one.last_round is None else str(one.last_round),

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from fedfilt import _parts
 from fedfilt._types import Table
 from fedfilt.data.own import Making, Source, owner
-from fedfilt.engines.flower._compat import Fleet, Refused, Unreachable
+from fedfilt.engines.flower._compat import Fleet, Refused, Unreachable, internals
 from fedfilt.engines.flower.device import Holdings, Workplace, read_samples, said_of, test_reply, train_reply
 from fedfilt.engines.flower.messages import BadMessage, who_reply
 from fedfilt.system.about import about
@@ -118,6 +118,7 @@ def desk_of(table: Table) -> Desk:
 
 def stay(folder: Path) -> None:
     """Be a device until this process is told to stop."""
+    internals("fleet")  # a Flower that we do not know is named at once
     device = Device.read(folder)
     pause = 1.0
     while True:

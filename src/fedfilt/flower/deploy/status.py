@@ -1,6 +1,8 @@
 """How the devices of a deployment are, from what the edge server knows of them."""
 
+import re
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +11,8 @@ from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
 from fedfilt.runs.lines import read_lines
+
+LOG = 1 << 20  # bytes at the end of the SuperLink's log that are looked at
 
 
 class Status(NamedTuple):
@@ -25,8 +29,16 @@ class Status(NamedTuple):
     problem: str  # why its last answer was none
 
 
-def status(building: Path) -> tuple[int, list[Status]]:
-    """(rounds played, how each device is) of a deployment."""
+class Report(NamedTuple):
+    """How a deployment is."""
+
+    round: int  # rounds played
+    devices: list[Status]
+    strangers: int  # attempts to take part with a key that is not registered (any more), as far as the log goes back
+
+
+def status(building: Path) -> Report:
+    """How a deployment and its devices are."""
     server = checked(building / "server", "deployment.toml")
     members = Members(server)
     table, known = members.table, members.known()
@@ -38,10 +50,14 @@ def status(building: Path) -> tuple[int, list[Status]]:
             here = {node.name for node in link.nodes() if node.online} if site.authentication else None
     except OSError:
         here = None
+    refused = _refused(server / "superlink.log")
+    keys = {device.name: device.public_key for device in members.registered() or []}
     found = []
     for device in table["device"]:
         name, seen = device["name"], known.get(device["name"], {})
         problem = "removed" if device.get("gone") else seen.get("problem", "")
+        if not problem and (times := refused.get(keys.get(name, b""), 0)):
+            problem = f"a second process with its key was refused ({times}x): it was restarted, or its key copied"
         answered = bool(seen.get("round"))
         online = None if here is None else name in here
         found.append(
@@ -57,4 +73,15 @@ def status(building: Path) -> tuple[int, list[Status]]:
                 problem,
             )
         )
-    return len(read_lines(members.run)), found
+    strangers = sum(times for key, times in refused.items() if key not in keys.values())
+    return Report(len(read_lines(members.run)), found, strangers)
+
+
+def _refused(log: Path) -> Counter[bytes]:
+    """By public key, how often it was refused according to the end of the SuperLink's log."""
+    if not log.exists():
+        return Counter()
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG))
+        text = file.read()
+    return Counter(key.replace(b"\\n", b"\n") for key in re.findall(rb"with public key: b'([^']+)', exception", text))
