@@ -341,3 +341,34 @@ def test_a_big_graph_stays_sparse():
     before, joined, moved = (timeline.at(round).among for round in (1, 2, 3))
     assert (before.count, joined.count, moved.count) == (count - 1, count, count)
     assert (len(before.edges), len(joined.edges), len(moved.edges)) == (count - 3, count - 1, count - 2)
+
+
+def test_a_device_that_is_new_to_the_graph_has_a_row_of_its_own_from_the_start(tmp_path):
+    """It holds samples like any other, is away until it joins, and starts from the models of its neighbours."""
+    new = {"round": 4, "join": 20, "links": [[20, 0], [20, 3, 0.5]]}
+    run = Run(from_table(TABLE | {"events": [new]}))
+    assert (run.graph.count, run.begun.count, run.data.count, run.hardware.count) == (21, 20, 21, 21)
+    before, after = run.events.at(3), run.events.at(4)
+    assert (before.present[20], after.present[20]) == (False, True)
+    assert dict(after.graph.adjacency[[20]].todok().items()) == {(0, 0): 1.0, (0, 3): 0.5}
+    assert run.graph.rooms[20] == run.graph.rooms[0]
+    lines = list(play_in_folder(run, tmp_path / "run"))
+    assert [line["away"] for line in lines[2:4]] == [[20], []]
+    assert lines[3]["time"]["devices"]["samples"][20] > 0
+
+
+def test_events_may_be_added_to_a_run_for_rounds_that_are_still_to_come(tmp_path):
+    events = TABLE["events"]
+    added = [*events, {"round": 11, "leave": 7}]
+    whole = finished(tmp_path / "whole", events=added)
+    for line in play_in_folder(Run(from_table(TABLE)), tmp_path / "part"):
+        if line["round"] == 9:
+            break
+    assert finished(tmp_path / "part", events=added) == whole
+    for line in play_in_folder(Run(from_table(TABLE)), tmp_path / "late"):
+        if line["round"] == 9:
+            break
+    with pytest.raises(ValueError, match="has played round .*: too late for the event"):
+        finished(tmp_path / "late", events=[*events, {"round": 2, "leave": 7}])
+    with pytest.raises(ValueError, match="was run with another config"):
+        finished(tmp_path / "late", events=[{"round": 11, "leave": 7}, *events])

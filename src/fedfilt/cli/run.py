@@ -35,6 +35,7 @@ def run(
             watched(folder)
         with console.progress_bar() as progress:
             made = Run(loaded, console.store_with(progress, data_dir))
+            made.check_here()
             if not as_json:
                 progress.console.print(_labels(made.data))
             task = progress.add_task(config.stem, total=loaded.rounds)

@@ -29,9 +29,6 @@ from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.trainer import Trainer, model_named
 
-ELSEWHERE = "what the devices have: deploy it, or name their folders with data.folders"
-
-
 class Run:
     """All that a config stands for: graph, data, model, start and engine.
 
@@ -66,6 +63,14 @@ class Run:
             self.aggregator = ByKind(config.aggregator, config.kinds.private(self.layout))
         self._place_devices(self.begun)
 
+    def check_here(self) -> None:
+        """Refuse to train here on what only the devices have."""
+        if self.data.elsewhere:
+            raise ValueError(
+                "the samples are on the devices: deploy this experiment (fedfilt deploy write), or name the devices' "
+                "folders on this machine with data.folders"
+            )
+
     def _place_devices(self, graph: Graph) -> None:
         """Take a graph for the run's own: with the kinds of its devices, and the events that happen on it."""
         self.begun, graph = graph, with_newcomers(graph, self.config.events)
@@ -92,8 +97,8 @@ class Run:
     def _first_updates(self, engine: Engine | None) -> Array:
         """(K, B) what each device of the first graph learns in one epoch; zeros for devices that do not answer."""
         config, models = self.config, self.start().models[: self.begun.count]
-        if engine is None and self.data.elsewhere:
-            raise ValueError(f"graph {_parts.name_of(config.graph.topology, 'topologies')} is learned from {ELSEWHERE}")
+        if engine is None:
+            self.check_here()
         own = nullcontext(engine) if engine is not None else None
         with own or Local(self.data, self.model, config.training, config.seed, workers=1) as running:
             jobs = [Job(1, device, row, Plan(epochs=1)) for device, row in enumerate(models)]
@@ -124,8 +129,8 @@ class Run:
         """A new engine of the kind that the config names; `more` is what it alone knows."""
         config, place = self.config, self.config.engine
         kind = _parts.find("engines", place.name)
-        if self.data.elsewhere and "grid" not in more:
-            raise ValueError(f"there is nothing to train on here but {ELSEWHERE}")
+        if "grid" not in more:
+            self.check_here()
         if place.name == "flower":
             real_time = config.late if place.real_time else None
             waiting = {"timeout": place.timeout_seconds, "grace": place.grace_seconds}

@@ -32,6 +32,8 @@ def play_in_folder(
     finished run is left as it is. An `engine` that is running already with the same data, model and seed may be given.
     """
     config = run.config
+    if engine is None:
+        run.check_here()
     check_folder(folder, config, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
