@@ -29,11 +29,11 @@ from fedfilt.training.work import Desk, Own
 
 log = logging.getLogger("fedfilt")
 
-BUSY, IDLE = 0.2, 3.0  # seconds between two looks for an order: soon after one, and after a long time without
+BUSY, IDLE = 0.1, 3.0  # seconds between two looks for an order, at least and at most
+LOOKS = 10  # between two orders, however far apart: so polling does not outgrow work when a server has many devices
 PATIENCE = 20.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
-HOUR = 3600.0  # seconds after which the clock is compared again
 CRASHED = 2  # Flower's code for an app that failed
 FAILURES = (ValueError, Diverged, OSError, MemoryError)  # of an order; the device stays as it was
 
@@ -137,20 +137,18 @@ def stay(folder: Path) -> None:
 
 def _serve(device: Device, fleet: Fleet) -> None:
     """Answer orders for as long as the connection holds."""
-    last = set_right = time.monotonic()
-    ahead = fleet.clock_ahead()
+    last, gap = time.monotonic(), 0.0
     while True:
-        if time.monotonic() - set_right > HOUR:
-            set_right, ahead = time.monotonic(), fleet.clock_ahead()
         order = fleet.receive()
+        waited = time.monotonic() - last
         if order is None:
-            waited = time.monotonic() - last
-            time.sleep(min(IDLE, max(BUSY, waited / 20)))  # the longer nothing came, the more seldom
+            time.sleep(min(IDLE, max(BUSY, max(waited, gap) / LOOKS)))
             continue
         start = time.perf_counter()
+        ahead = fleet.clock_ahead()
         reply = answer(device, order, math.nan if ahead is None else ahead)
         fleet.send(reply, time.perf_counter() - start)
-        last = time.monotonic()
+        last, gap = time.monotonic(), waited
 
 
 def answer(device: Device, order: Any, ahead: float = math.nan) -> Any:
