@@ -428,7 +428,7 @@ class Fleet:
 
     def _object(self, request: Any) -> bytes:
         """One object of an order; the server may still be writing it."""
-        end = time.monotonic() + UPLOAD
+        end, pause = time.monotonic() + UPLOAD, 0.1
         while True:
             answer = self._ask(self._client.PullObject, request)
             if not answer.object_found:
@@ -437,7 +437,8 @@ class Fleet:
                 return bytes(answer.object_content)
             if time.monotonic() > end:
                 raise Refused("the edge server did not hand over its order in time")
-            time.sleep(0.1)
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
 
     def _ask(self, call: Callable[[Any], Any], request: Any) -> Any:
         import httpx
