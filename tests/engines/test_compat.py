@@ -1,10 +1,14 @@
 """Flower's internals are touched in one place, which says so in one sentence when they are not what it needs."""
 
 import ast
+import datetime
 import importlib
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from helpers import ROOT, call, config_file
@@ -143,3 +147,70 @@ def test_flowers_internals_are_imported_in_one_place():
         if internal:
             others[str(path.relative_to(ROOT / "src" / "fedfilt"))] = internal
     assert list(others) == ["engines/flower/_compat.py"]
+
+
+# --- a device's own connection -------------------------------------------------------------------------------------
+
+
+def test_what_a_device_signs_is_what_flower_checks(monkeypatch):
+    """By Flower's own check on the SuperLink; a clock that is a minute ahead is refused, and the device knows it."""
+    from fastapi import HTTPException
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+    from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+    from flwr.supercore.protobuf.client import ProtobufRequestContext
+    from flwr.superlink.routers.fleet.node_auth import authenticate_node
+
+    private, public = generate_key_pairs()
+    key = public_key_to_bytes(public)
+    signing = _compat.Signing(internals("fleet"), private, key)
+
+    def ask(claimed):
+        context = ProtobufRequestContext("", None, httpx.Request("POST", "https://127.0.0.1/"))
+
+        def checked(context):
+            state = SimpleNamespace(protobuf_request=ActivateNodeRequest(public_key=claimed))
+            date = datetime.datetime.now(datetime.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+            try:
+                authenticate_node(SimpleNamespace(headers=context.request.headers, state=state))
+                return httpx.Response(200, headers={"date": date})
+            except HTTPException as error:
+                return httpx.Response(error.status_code, headers={"date": date})
+
+        return signing.intercept(context, checked).status_code
+
+    assert signing.ahead is None
+    assert ask(key) == 200
+    assert abs(signing.ahead) < 2
+    assert ask(b"of another") == 401
+
+    class Ahead(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + datetime.timedelta(seconds=60)
+
+    real = _compat.time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(_compat, "datetime", Ahead)
+        patch.setattr(_compat.time, "time", lambda: real() + 60)
+        assert ask(key) == 401
+    assert 58 < signing.ahead < 62
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"code": 1, "detail": "no such node"}', "no such node"),
+        ("<html>", "<html>"),
+        ("[]", "[]"),
+        ("3" * 500, "3" * 200),
+    ],
+)
+def test_what_flower_says_about_an_error_is_found(body, words):
+    assert _compat._detail(body) == words
+
+
+def test_the_connection_of_a_device_loads_no_web_framework():
+    code = "import sys; from fedfilt.engines.flower._compat import internals; internals('fleet'); "
+    code += "print({'fastapi', 'pydantic', 'starlette', 'requests', 'sqlalchemy', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

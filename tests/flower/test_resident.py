@@ -266,9 +266,10 @@ def intruders(building, folder, devices):
 
 SKEWED = """
 import datetime, sys, time
-from flwr.supernode import node_auth_http_interceptor as interceptor
-ahead, now, real = datetime.timedelta(seconds=60), interceptor.now, time.time
-interceptor.now = lambda: now() + ahead
+from fedfilt.engines.flower import _compat
+class Ahead(datetime.datetime):
+    now = classmethod(lambda cls, zone=None: datetime.datetime.now(zone) + datetime.timedelta(seconds=60))
+_compat.datetime, real = Ahead, time.time
 time.time = lambda: real() + 60
 from fedfilt.cli import app
 app(["device", sys.argv[1]])

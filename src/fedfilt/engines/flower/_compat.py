@@ -6,13 +6,17 @@ starts; what is not as expected ends with one sentence that says which versions 
 
 import hashlib
 import inspect
+import json
 import logging
 import re
 import secrets
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +31,7 @@ START = 300.0  # seconds that the process of an app may take to start
 HEARTBEAT = 30.0  # seconds within which a device says that it is there; as Flower has it
 SILENCE = 60.0  # seconds without a sign of life after which it is given up; as Flower has it
 MOST_OBJECTS = 8  # that a reply may consist of; ours have three
+PROMPT = 2.0  # seconds within which an answer comes that says how late it is
 UPLOAD = 60.0  # seconds from a reply's first object to its last
 
 # purpose -> internals of Flower as module:name(parameters that we pass)
@@ -37,7 +42,8 @@ NEEDED = {
         "flwr.superlink.grid.http_grid:pull_objects",
         "flwr.supercore.inflatable.inflatable_utils:ObjectPullError",
         "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents(object_id, object_contents)",
-        "flwr.supercore.inflatable.inflatable_utils:pull_objects(object_ids, pull_object_fn, max_time)",
+        "flwr.supercore.inflatable.inflatable_utils:pull_objects(object_ids, pull_object_fn, max_time, "
+        "initial_backoff, backoff_cap)",
     ),
     "patience": (
         "flwr.supercore.corestate:in_memory_corestate",
@@ -59,6 +65,7 @@ NEEDED = {
     ),
     "fleet": (
         "flwr.app.message:remove_content_from_message(message)",
+        "flwr.common.constant:TIMESTAMP_HEADER",
         "flwr.common.serde:message_from_proto",
         "flwr.common.serde:message_to_proto",
         "flwr.proto.fleet_pb2:ActivateNodeRequest",
@@ -71,19 +78,23 @@ NEEDED = {
         "flwr.proto.message_pb2:PullObjectRequest",
         "flwr.proto.message_pb2:PushObjectRequest",
         "flwr.proto.node_pb2:Node",
-        "flwr.supercore.error:FlowerError",
+        "flwr.supercore.constant:FLEET_HTTP_PUBLIC_KEY_HEADER",
+        "flwr.supercore.constant:FLEET_HTTP_SIGNATURE_HEADER",
+        "flwr.supercore.constant:FLWR_COMPONENT_NAME_METADATA_KEY",
+        "flwr.supercore.constant:FLWR_PACKAGE_NAME_METADATA_KEY",
+        "flwr.supercore.constant:FLWR_PACKAGE_VERSION_METADATA_KEY",
         "flwr.supercore.inflatable.inflatable_object:get_all_nested_objects(obj)",
         "flwr.supercore.inflatable.inflatable_object:get_object_tree(obj)",
         "flwr.supercore.inflatable.inflatable_object:iterate_object_tree(tree)",
         "flwr.supercore.inflatable.inflatable_object:no_object_id_recompute()",
         "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents(object_id, object_contents)",
-        "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor(component_name)",
         "flwr.supercore.primitives.asymmetric:generate_key_pairs()",
         "flwr.supercore.primitives.asymmetric:public_key_to_bytes(public_key)",
+        "flwr.supercore.primitives.asymmetric:sign_message(private_key, message)",
+        "flwr.supercore.protobuf.client:ProtobufRequestContext(rpc_method, message, request)",
         "flwr.supernode.fleet_http_client:FleetHttpClient",
         "flwr.supernode.fleet_http_client:FleetHttpClient.from_server_address(server_address, insecure, "
         "root_certificates, interceptors)",
-        "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor(private_key, public_key)",
     ),
     "control": (
         "flwr.cli.build:build_fab_from_disk(app)",
@@ -182,7 +193,9 @@ def pull_reply(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) ->
     try:
         if len(object_ids) > MOST_OBJECTS:
             raise ValueError(f"it must consist of at most {MOST_OBJECTS} objects, got {len(object_ids)}")
-        contents: dict[str, bytes] = _pull_objects()(object_ids, pull_object_fn, max_time=UPLOAD)
+        # a reply is announced before its objects are there: Flower would look again after a second, and up to ten
+        soon = {"initial_backoff": 0.05, "backoff_cap": 1.0}
+        contents: dict[str, bytes] = _pull_objects()(object_ids, pull_object_fn, max_time=UPLOAD, **soon)
         message = flower.inflate_object_from_contents(root, dict(contents))
         if not isinstance(message, Message):
             raise TypeError(f"it must be a Message, got {type(message).__name__}")
@@ -275,6 +288,49 @@ class Unreachable(Refused):
     """The edge server does not answer at all: it may be starting again, or the network is down."""
 
 
+class Signing:
+    """Signs every request to the Fleet API as Flower does, and sees by the answers how wrong the clock is.
+
+    Flower's own class for this loads the web framework of its server: 15 MB, and half of a device's start.
+    """
+
+    def __init__(self, flower: SimpleNamespace, private: Any, public: bytes) -> None:
+        self._flower, self._private = flower, private
+        self._headers = {
+            flower.FLWR_PACKAGE_NAME_METADATA_KEY: "flwr",
+            flower.FLWR_PACKAGE_VERSION_METADATA_KEY: version("flwr"),
+            flower.FLWR_COMPONENT_NAME_METADATA_KEY: "SuperNode",
+            flower.FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public).decode(),
+        }
+        self.ahead: float | None = None  # seconds by which this clock is ahead of the server's
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """Send a request with the device's key and a time that is signed with it."""
+        stamp = datetime.now(UTC).isoformat()
+        signature = self._flower.sign_message(self._private, stamp.encode())
+        signed = {
+            self._flower.TIMESTAMP_HEADER: stamp,
+            self._flower.FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
+        }
+        context.request.headers.update(self._headers | signed)
+        before = time.time()
+        answer = call_next(context)
+        taken = time.time() - before
+        if taken < PROMPT:
+            with suppress(KeyError, ValueError):  # a Date counts whole seconds
+                there = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
+                self.ahead = before + taken / 2 - there
+        return answer
+
+
+def _detail(text: str) -> str:
+    """What Flower says about an error, in the body of its answer."""
+    try:
+        return str(json.loads(text)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200]
+
+
 class Fleet:
     """A device's connection to the SuperLink over Flower's Fleet API, without a SuperNode: orders in, replies out.
 
@@ -284,7 +340,6 @@ class Fleet:
 
     def __init__(self, address: str, authority: bytes | None, key: bytes | None) -> None:
         self._flower = flower = internals("fleet")
-        self._address, self._authority = address, authority
         if key is None:
             private, public = flower.generate_key_pairs()
         else:
@@ -293,11 +348,10 @@ class Fleet:
             private = load_ssh_private_key(key, None)
             public = private.public_key()
         self._registers, self._key = key is None, flower.public_key_to_bytes(public)
-        interceptors = [
-            flower.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-            flower.NodeAuthHttpInterceptor(private, public),
-        ]
-        self._client = flower.FleetHttpClient.from_server_address(address, authority is None, authority, interceptors)
+        self._signing = Signing(flower, private, self._key)
+        self._client = flower.FleetHttpClient.from_server_address(
+            address, authority is None, authority, [self._signing]
+        )
         self._node: Any = None
         self._lost: Exception | None = None
         self._closed = threading.Event()
@@ -373,28 +427,12 @@ class Fleet:
                 )
 
     def clock_ahead(self) -> float | None:
-        """Seconds by which this clock is ahead of the server's, to half a second; None if that is not known.
-
-        It is compared with the Date header of an answer, which counts whole seconds.
-        """
-        import ssl
-        from email.utils import parsedate_to_datetime
-
-        import httpx
-
-        secure = self._authority is not None
-        trusted = ssl.create_default_context(cadata=(self._authority or b"").decode()) if secure else False
-        try:
-            before = time.time()
-            found = httpx.get(f"http{'s' * secure}://{self._address}/", verify=trusted, timeout=5)
-            here = (before + time.time()) / 2
-            return here - parsedate_to_datetime(found.headers["date"]).timestamp() - 0.5
-        except (httpx.HTTPError, KeyError, ValueError, OSError):
-            return None
+        """Seconds by which this clock is ahead of the server's, to half a second; None if that is not known."""
+        return self._signing.ahead
 
     def _object(self, request: Any) -> bytes:
         """One object of an order; the server may still be writing it."""
-        end = time.monotonic() + UPLOAD
+        end, pause = time.monotonic() + UPLOAD, 0.1
         while True:
             answer = self._ask(self._client.PullObject, request)
             if not answer.object_found:
@@ -403,7 +441,8 @@ class Fleet:
                 return bytes(answer.object_content)
             if time.monotonic() > end:
                 raise Refused("the edge server did not hand over its order in time")
-            time.sleep(0.1)
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
 
     def _ask(self, call: Callable[[Any], Any], request: Any) -> Any:
         import httpx
@@ -411,9 +450,7 @@ class Fleet:
         try:
             return call(request)
         except httpx.HTTPStatusError as error:
-            known = self._flower.FlowerError.from_json(error.response.text)
-            words = known.message if known else error.response.text[:200]
-            raise Refused(short(f"{error.response.status_code}: {words}")) from None
+            raise Refused(short(f"{error.response.status_code}: {_detail(error.response.text)}")) from None
         except httpx.TransportError as error:
             raise Unreachable(short(f"{type(error).__name__}: {error}")) from None
         except (httpx.HTTPError, RuntimeError) as error:

@@ -43,7 +43,9 @@ def exchange(
     A device that has not answered after `seconds` is late. With `enough`, so many good answers end the wait.
     """
     start = clock()
-    pushed = {str(id) for id in grid.push_messages(list(sent.values())) if id} if sent else set()
+    pushed: set[str] = set()
+    for message in sent.values():  # one by one: Flower announces all that it is given before it hands over the first
+        pushed |= {str(id) for id in grid.push_messages([message]) if id}
     waiting: dict[str, int] = {}
     for device, message in sent.items():
         if message.metadata.message_id in pushed:

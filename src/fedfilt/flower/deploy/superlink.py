@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 
+from anyio import to_thread
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,6 +21,7 @@ log = logging.getLogger("flwr")
 
 OPEN = "/v1/fleet/"  # what devices need
 MOST_BYTES = "FEDFILT_MOST_BYTES"
+THREADS = 4  # that work on requests; by itself it has 40, which wait for one another's lock of the database
 
 
 class Guard:
@@ -29,6 +31,8 @@ class Guard:
         self._app, self._most = app, most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            to_thread.current_default_thread_limiter().total_tokens = THREADS
         if scope["type"] == "lifespan" or _from_here(scope):
             await self._app(scope, receive, send)
         elif scope["type"] != "http" or not scope["path"].startswith(OPEN):
