@@ -368,7 +368,7 @@ def test_events_may_be_added_to_a_run_for_rounds_that_are_still_to_come(tmp_path
     for line in play_in_folder(Run(from_table(TABLE)), tmp_path / "late"):
         if line["round"] == 9:
             break
-    with pytest.raises(ValueError, match="has played round .*: too late for the event"):
+    with pytest.raises(ValueError, match=r"has played round .*: too late for the event"):
         finished(tmp_path / "late", events=[*events, {"round": 2, "leave": 7}])
     with pytest.raises(ValueError, match="was run with another config"):
         finished(tmp_path / "late", events=[{"round": 11, "leave": 7}, *events])

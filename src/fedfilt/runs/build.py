@@ -29,6 +29,7 @@ from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.trainer import Trainer, model_named
 
+
 class Run:
     """All that a config stands for: graph, data, model, start and engine.
 
