@@ -17,3 +17,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 0.0 if marker is None else float(marker.args[0])
 
     items.sort(key=seconds, reverse=True)
+
+
+@pytest.fixture
+def kept():
+    """Processes of a deployment that end with the test."""
+    from deployments import Kept  # needs Flower
+
+    processes = Kept()
+    yield processes
+    processes.end()
