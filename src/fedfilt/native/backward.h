@@ -108,14 +108,6 @@ void to_weights(const float* x, const float* given, const int32_t* from, Int win
   }
 }
 
-// Call f with `n` as a constant, 1 <= n <= N
-template <Int N, class F>
-INLINE void constant(Int n, F f) {
-  if constexpr (N > 1)
-    if (n < N) return constant<N - 1>(n, f);
-  f(std::integral_constant<Int, N>{});
-}
-
 // Cut `all` registers into pieces of nearly the same size, at most MOST: f(first, size)
 template <class F>
 void in_pieces(Int all, F f) {
