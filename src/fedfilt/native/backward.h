@@ -73,7 +73,7 @@ struct Hearing {
 };
 
 template <Int N>
-void to_pixels(const Hearing& h, float* dx, const float* weights) {
+ALONE void to_pixels(const Hearing& h, float* dx, const float* weights) {
   constexpr Int BITS = 64 / WIDTH;
   for (Int p = 0; p < h.pixels; p++) {
     float* to = dx + h.pixel[p];
@@ -93,8 +93,8 @@ void to_pixels(const Hearing& h, float* dx, const float* weights) {
 
 // ∂weights[o][·] += Σ d · x[pixel + ·] over all windows, for each output o, N registers of one row of the kernel
 template <Int N>
-void to_weights(const float* x, const float* given, const int32_t* from, Int windows, Int columns, Int outputs,
-                float* gradient, Int kernel) {
+ALONE void to_weights(const float* x, const float* given, const int32_t* from, Int windows, Int columns, Int outputs,
+                      float* gradient, Int kernel) {
   for (Int o = 0; o < outputs; o++) {
     float* to = gradient + o * kernel;
     Vector sum[N];

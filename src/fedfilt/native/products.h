@@ -13,6 +13,7 @@ constexpr Int WIDTH = 4, ROWS = 6, ACROSS = 2;
 #endif
 constexpr Int PANEL = ACROSS * WIDTH;  // columns of a tile
 #define INLINE inline __attribute__((always_inline))
+#define ALONE __attribute__((noinline))  // so that its loop has all registers to itself
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Mask __attribute__((vector_size(4 * WIDTH)));
@@ -63,7 +64,7 @@ struct Product {
 };
 
 template <Int M, Int N>
-__attribute__((noinline)) void tile(const Product& p, Int r, Int panel) {
+ALONE void tile(const Product& p, Int r, Int panel) {
   const float *x[M], *b = p.b + panel * p.b_panel;
   const Int terms = p.terms, stride = p.b_stride, next = p.out_stride;
   const bool relu = p.relu;
