@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from aarch64 import EMULATED
 from helpers import ROOM, SLOW, call, command, until
 
 pytest.importorskip("flwr")
@@ -502,6 +503,32 @@ def test_resident_devices_give_the_bits_of_the_local_engine(tmp_path, kept):
     until(said_by(tmp_path / "stranger.log", "does not know this key"), "the stranger is told why")
     for folder in folders:
         assert (folder / "state" / "model.safetensors").exists()
+
+
+@pytest.mark.skipif(EMULATED not in os.environ, reason="`make aarch64` sets up the emulated CPU and runs this")
+@pytest.mark.slow(60)
+def test_an_emulated_device_takes_part(tmp_path, kept):
+    """Three resident devices run here, one on an emulated 64-bit ARM CPU: it is never absent, and the models agree."""
+    python = os.environ[EMULATED].splitlines()
+    facts = json.loads(subprocess.check_output([*python, "-m", "fedfilt.cli", "info", "--json"]))
+    assert (facts["processor"], facts["training"]) == ("aarch64", "native core, neon")
+    building, server = deployed(tmp_path, kept, "rounds=3", "scheduler.density=1.0")
+    folders = sorted((building / "devices").iterdir())
+    logs = [tmp_path / f"{folder.name}.log" for folder in folders]
+    commands = [command("device", folder) for folder in folders]
+    commands[3] = [*python, *commands[3][1:]]
+    devices = [kept.start(words, log) for words, log in zip(commands, logs, strict=True)]
+    until(said_by(logs[3], "training in native"), "the emulated device connects")
+    until(lambda: server.poll() is not None, "the run is complete")
+    assert all(device.poll() is None for device in devices), [log.read_text() for log in logs]
+    lines = metrics(building)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert not any("absent" in line for line in lines)
+    assert (folders[3] / "state" / "model.safetensors").exists()
+    models = load_file(building / "server" / "run" / "checkpoint" / "state.safetensors")["models"]
+    apart = np.abs(models - expected(building)).max(axis=1)
+    print(f"seconds a round: {[round(line['seconds'], 1) for line in lines]}; models differ by {apart.max():.1g}")
+    assert apart.max() < 1e-5
 
 
 def test_a_folder_that_is_no_device_is_named(tmp_path):
