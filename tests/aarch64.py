@@ -22,7 +22,8 @@ CPU = "cortex-a72"  # that of a Raspberry Pi 4: NEON and nothing newer
 PACKAGES = ["numpy", "scipy", "safetensors", "rich", "typer", "plotly", "tomli-w"]
 PACKAGES += ["flwr", "cryptography", "pytest", "hypothesis"]
 WITH_TORCH = ["torch==2.8.0", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "sympy"]
-WITH_TORCH += ["typing-extensions"]  # this torch has a wheel for CPUs; newer ones for aarch64 want CUDA
+WITH_TORCH += ["typing-extensions"]  # the wheel of this torch has no CUDA; the pinned one is four times as large
+LONG = 3600.0  # seconds that a set of tests may take; ten minutes are usual
 EMULATED = "FEDFILT_EMULATED"  # holds the command of the emulated Python in the test that plays rounds with it
 
 
@@ -210,8 +211,9 @@ def native_tests(source: Path, *which: str) -> "subprocess.CompletedProcess[str]
     options += [] if torch else ["--noconftest"]  # it wants torch
     command = [*python(source, *[TORCH] * torch), "-m", "pytest", *options, *which]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env["HYPOTHESIS_STORAGE_DIRECTORY"] = str(HOME / "hypothesis")
     env.pop("FEDFILT_NATIVE", None)
-    return subprocess.run(command, cwd=ROOT / "tests" / "native", env=env, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT / "tests" / "native", env=env, capture_output=True, text=True, timeout=LONG)
 
 
 def play_round(source: Path) -> "subprocess.CompletedProcess[str]":
@@ -219,7 +221,7 @@ def play_round(source: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider"]
     command += ["tests/flower/test_deploy.py", "-k", "emulated"]
     env = {**os.environ, EMULATED: "\n".join(python(source))}
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LONG)
 
 
 def main() -> None:
