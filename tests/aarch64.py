@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "aarch64"
-TOOLS, SYSTEM, SITE, TORCH = (HOME / name for name in ("tools", "system", "site", "torch"))
+TOOLS, SYSTEM = HOME / "tools", HOME / "system"
+SITE, TORCH = HOME / "site-packages", HOME / "torch" / "site-packages"  # by this name, Hypothesis leaves them alone
 CPU = "cortex-a72"  # that of a Raspberry Pi 4: NEON and nothing newer
 PACKAGES = ["numpy", "scipy", "safetensors", "rich", "typer", "plotly", "tomli-w"]
 PACKAGES += ["flwr", "cryptography", "pytest", "hypothesis"]
