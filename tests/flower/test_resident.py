@@ -7,17 +7,21 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load_file
 
 pytest.importorskip("flwr")
 
+from aarch64 import EMULATED
 from deployments import (
     DEALT,
     FILE,
@@ -26,6 +30,7 @@ from deployments import (
     below,
     check_result,
     deployed,
+    expected,
     free_port,
     metrics,
     own_experiment,
@@ -39,7 +44,6 @@ from fedfilt.engines.flower.identity import registered
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.write import experiment_of
-from fedfilt.runs.config import from_table
 from helpers import SLOW, call, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
@@ -86,7 +90,7 @@ def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_p
     result = json.loads((run / "result.json").read_text())
     assert result["local"]["last"]["mean"] > 0.5
     assert "global" not in result  # nobody has such a test
-    held = read(building / "devices" / "device-000", from_table(_table(experiment)).data)
+    held = read(building / "devices" / "device-000", fromtomllib.loads(tomllib.loads(experiment)).data)
     with safe_open(building / "devices" / "device-000" / "state" / "model.safetensors", "np") as file:
         assert file.metadata() == {"round": "3", "scaling": held.scaling.to_json()}
     told = status(building)
@@ -95,17 +99,11 @@ def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_p
     assert abs(told["device-000"]["clock_ahead"]) < 60
 
 
-def _table(text):
-    import tomllib
-
-    return tomllib.loads(text)
-
-
 def test_a_public_test_is_only_on_the_server(tmp_path):
-    experiment = _table(own_experiment(tmp_path / "homes"))
+    experiment = tomllib.loads(own_experiment(tmp_path / "homes"))
     np.savez(tmp_path / "public.npz", x=np.zeros((5, 2, 10), np.float32), y=np.zeros(5, int))
     experiment["data"]["public"] = {"file": str(tmp_path / "public.npz")}
-    building = written(tmp_path, experiment=from_table(experiment).toml())
+    building = written(tmp_path, experiment=fromtomllib.loads(experiment).toml())
     assert [path.parent.name for path in building.rglob("public.npz")] == ["server"]
     data = experiment_of(building / "server").data
     assert (data.public.file, data.folders) == (str(building / "server" / "public.npz"), "")
@@ -175,7 +173,7 @@ def test_no_sample_label_or_file_name_leaves_a_device(tmp_path, kept):
         assert b"fedfilt" in sent  # what travels is not compressed, so that it can be searched
         for secret in (*LABELS, "burglary", FILE, "tuesday", str(folder), "left,right"):
             assert secret.encode() not in sent, secret
-    held = read(folders[0], from_table(_table(experiment)).data)
+    held = read(folders[0], fromtomllib.loads(tomllib.loads(experiment)).data)
     raw = np.loadtxt(folders[0] / "data" / FILE, delimiter=",", skiprows=1, usecols=(1, 2))
     for values in (held.train_x, held.validation_x, held.test_x, raw.astype(np.float32), raw):
         content = np.ascontiguousarray(values).tobytes()
@@ -195,7 +193,7 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     """
     rounds = 6
     place = {"name": "flower", "timeout_seconds": SLOW}
-    experiment = from_table(_table(DEALT) | {"rounds": rounds, "engine": place}).toml()
+    experiment = fromtomllib.loads(tomllib.loads(DEALT) | {"rounds": rounds, "engine": place}).toml()
     building, server = deployed(tmp_path, kept, experiment=experiment)
     devices = Devices(building, kept).start_all()
     more, told = rounds_of(building), building.parent / "server.log"
@@ -459,6 +457,32 @@ def test_what_the_owner_switches_off_is_not_told(tmp_path, kept):
     assert line["mixed"]["local"]["devices"][2] is None
     assert line["mixed"]["local"]["devices"][1] is not None
     assert status(building)["device-002"]["accuracy"] is None
+
+
+@pytest.mark.skipif(EMULATED not in os.environ, reason="`make aarch64` sets up the emulated CPU and runs this")
+@pytest.mark.slow(60)
+def test_an_emulated_device_takes_part(tmp_path, kept):
+    """Three resident devices run here, one on an emulated 64-bit ARM CPU: it is never absent, and the models agree."""
+    python = os.environ[EMULATED].splitlines()
+    facts = json.loads(subprocess.check_output([*python, "-m", "fedfilt.cli", "info", "--json"]))
+    assert (facts["processor"], facts["training"]) == ("aarch64", "native core, neon")
+    building, server = deployed(tmp_path, kept, "rounds=3", "scheduler.density=1.0")
+    devices = Devices(building, kept)
+    for number in range(3):
+        devices.start(f"device-{number:03d}")
+    log = tmp_path / "emulated.log"
+    folder = building / "devices" / "device-003"
+    kept.start([*python, *command("device", folder)[1:]], log)
+    until(lambda: "training in native" in log.read_text(), "the emulated device connects")
+    until(lambda: server.poll() is not None, "the run is complete")
+    lines = metrics(building)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert not any("absent" in line for line in lines)
+    assert (folder / "state" / "model.safetensors").exists()
+    models = load_file(building / "server" / "run" / "checkpoint" / "state.safetensors")["models"]
+    apart = np.abs(models - expected(building, 3)).max(axis=1)
+    print(f"seconds a round: {[round(line['seconds'], 1) for line in lines]}; models differ by {apart.max():.1g}")
+    assert apart.max() < 1e-5
 
 
 def test_a_folder_that_is_no_device_is_named(tmp_path):
