@@ -44,7 +44,7 @@ from fedfilt.engines.flower.identity import registered
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.write import experiment_of
-from helpers import SLOW, call, until
+from helpers import SLOW, call, command, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
 
@@ -90,7 +90,7 @@ def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_p
     result = json.loads((run / "result.json").read_text())
     assert result["local"]["last"]["mean"] > 0.5
     assert "global" not in result  # nobody has such a test
-    held = read(building / "devices" / "device-000", fromtomllib.loads(tomllib.loads(experiment)).data)
+    held = read(building / "devices" / "device-000", from_table(tomllib.loads(experiment)).data)
     with safe_open(building / "devices" / "device-000" / "state" / "model.safetensors", "np") as file:
         assert file.metadata() == {"round": "3", "scaling": held.scaling.to_json()}
     told = status(building)
@@ -103,7 +103,7 @@ def test_a_public_test_is_only_on_the_server(tmp_path):
     experiment = tomllib.loads(own_experiment(tmp_path / "homes"))
     np.savez(tmp_path / "public.npz", x=np.zeros((5, 2, 10), np.float32), y=np.zeros(5, int))
     experiment["data"]["public"] = {"file": str(tmp_path / "public.npz")}
-    building = written(tmp_path, experiment=fromtomllib.loads(experiment).toml())
+    building = written(tmp_path, experiment=from_table(experiment).toml())
     assert [path.parent.name for path in building.rglob("public.npz")] == ["server"]
     data = experiment_of(building / "server").data
     assert (data.public.file, data.folders) == (str(building / "server" / "public.npz"), "")
@@ -173,7 +173,7 @@ def test_no_sample_label_or_file_name_leaves_a_device(tmp_path, kept):
         assert b"fedfilt" in sent  # what travels is not compressed, so that it can be searched
         for secret in (*LABELS, "burglary", FILE, "tuesday", str(folder), "left,right"):
             assert secret.encode() not in sent, secret
-    held = read(folders[0], fromtomllib.loads(tomllib.loads(experiment)).data)
+    held = read(folders[0], from_table(tomllib.loads(experiment)).data)
     raw = np.loadtxt(folders[0] / "data" / FILE, delimiter=",", skiprows=1, usecols=(1, 2))
     for values in (held.train_x, held.validation_x, held.test_x, raw.astype(np.float32), raw):
         content = np.ascontiguousarray(values).tobytes()
@@ -193,7 +193,7 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     """
     rounds = 6
     place = {"name": "flower", "timeout_seconds": SLOW}
-    experiment = fromtomllib.loads(tomllib.loads(DEALT) | {"rounds": rounds, "engine": place}).toml()
+    experiment = from_table(tomllib.loads(DEALT) | {"rounds": rounds, "engine": place}).toml()
     building, server = deployed(tmp_path, kept, experiment=experiment)
     devices = Devices(building, kept).start_all()
     more, told = rounds_of(building), building.parent / "server.log"
