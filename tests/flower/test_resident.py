@@ -44,6 +44,7 @@ from fedfilt.engines.flower.identity import registered
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.write import experiment_of
+from fedfilt.runs.config import from_table
 from helpers import SLOW, call, command, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
