@@ -317,8 +317,8 @@ class Signing:
         answer = call_next(context)
         taken = time.time() - before
         if taken < PROMPT:
-            with suppress(KeyError, ValueError):  # a Date counts whole seconds
-                there = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
+            with suppress(KeyError, ValueError):  # a Date counts whole seconds, and the server renews it once a second
+                there = parsedate_to_datetime(answer.headers["date"]).timestamp() + 1.0
                 self.ahead = before + taken / 2 - there
         return answer
 
@@ -427,7 +427,7 @@ class Fleet:
                 )
 
     def clock_ahead(self) -> float | None:
-        """Seconds by which this clock is ahead of the server's, to half a second; None if that is not known."""
+        """Seconds by which this clock is ahead of the server's, to a second; None if that is not known."""
         return self._signing.ahead
 
     def _object(self, request: Any) -> bytes:
