@@ -1,0 +1,126 @@
+"""How messages travel in a home: in this process, or over MQTT; the same to all who use it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+log = logging.getLogger("fedfilt")
+
+Handler = Callable[[str, bytes], None]  # topic, content
+
+
+class Bus(Protocol):
+    """Passes messages on by topic. Handlers are called one at a time, in the order in which messages came."""
+
+    def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
+        """Send a message; retained, it is also for whoever subscribes later, until it `expires` after some seconds."""
+        ...
+
+    def subscribe(self, pattern: str, handler: Handler) -> None:
+        """Have a handler called for every message on a topic that matches; + stands for one level, # for the rest."""
+        ...
+
+    def close(self) -> None:
+        """End; what was promised as a last will is published."""
+        ...
+
+
+class _Kept(NamedTuple):
+    content: bytes
+    until: float  # monotonic
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a topic matches a pattern, as MQTT has it.
+
+    >>> [matches(pattern, "a/b/c") for pattern in ("a/+/c", "a/#", "a/b", "+/b/c/#")]
+    [True, True, False, True]
+    """
+    wanted, given = pattern.split("/"), topic.split("/")
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(given) or level not in ("+", given[place]):
+            return False
+    return len(wanted) == len(given)
+
+
+class Memory:
+    """A bus inside this process, for several devices and an edge server; each of them takes a `member` of it.
+
+    >>> bus, got = Memory(), []
+    >>> bus.publish("home/lamp", b"on", retain=True)
+    >>> bus.subscribe("home/+", lambda topic, content: got.append(content))
+    >>> got
+    [b'on']
+    """
+
+    def __init__(self) -> None:
+        self._handlers: list[tuple[str, Handler]] = []
+        self._retained: dict[str, _Kept] = {}
+        self._lock = threading.RLock()
+
+    def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
+        """Call all handlers of the topic, here and now."""
+        with self._lock:
+            if retain:
+                end = float("inf") if expires is None else time.monotonic() + expires
+                self._retained[topic] = _Kept(content, end)
+            for pattern, handler in list(self._handlers):
+                if matches(pattern, topic):
+                    _call(handler, topic, content)
+
+    def subscribe(self, pattern: str, handler: Handler) -> None:
+        """Have a handler called, first with what is retained."""
+        with self._lock:
+            self._handlers.append((pattern, handler))
+            for topic, kept in list(self._retained.items()):
+                if matches(pattern, topic) and kept.until > time.monotonic():
+                    _call(handler, topic, kept.content)
+
+    def member(self, will: tuple[str, bytes] | None = None) -> "Member":
+        """A part of this bus that can be closed by itself; its last will is then published, retained."""
+        return Member(self, will)
+
+    def leave(self, handlers: list[Handler]) -> None:
+        """Forget handlers."""
+        with self._lock:
+            self._handlers = [(pattern, handler) for pattern, handler in self._handlers if handler not in handlers]
+
+    def close(self) -> None:
+        """Forget all handlers."""
+        with self._lock:
+            self._handlers.clear()
+
+
+class Member:
+    """One of those who share a bus in memory."""
+
+    def __init__(self, shared: Memory, will: tuple[str, bytes] | None) -> None:
+        self._shared, self._will = shared, will
+        self._handlers: list[Handler] = []
+
+    def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
+        """Send a message to all members."""
+        self._shared.publish(topic, content, retain=retain, expires=expires)
+
+    def subscribe(self, pattern: str, handler: Handler) -> None:
+        """Have a handler called."""
+        self._handlers.append(handler)
+        self._shared.subscribe(pattern, handler)
+
+    def close(self) -> None:
+        """Leave the bus, with the last will."""
+        self._shared.leave(self._handlers)
+        if self._will is not None:
+            self._shared.publish(*self._will, retain=True)
+
+
+def _call(handler: Handler, topic: str, content: bytes) -> None:
+    """Call a handler; what it raises is its own affair."""
+    try:
+        handler(topic, content)
+    except Exception:
+        log.exception("a message on %s could not be handled", topic)

@@ -1,0 +1,182 @@
+"""What travels in a home, on which topic, and what it must look like to be read.
+
+    fedfilt/HOME/devices/DEVICE/decision     a device says what it thinks: Decision
+    fedfilt/HOME/devices/DEVICE/status       a device says how it is, retained, with a last will: Status
+    fedfilt/HOME/devices/DEVICE/correction   the edge server tells a device what was right: Correction
+    fedfilt/HOME/rooms/ROOM/state            the edge server says what the room decided: RoomState
+    fedfilt/HOME/rooms/ROOM/label            somebody says what the room is doing now: the name of a label
+    fedfilt/HOME/edge/status                 the edge server: online or offline, retained, with a last will
+
+Messages are JSON objects. All of them come from others: sizes and types are checked before anything is used.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+MOST_BYTES = 16_384  # of a message
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+
+
+class BadMessage(ValueError):
+    """A message that is not what it should be."""
+
+
+class Decision(NamedTuple):
+    """What a device thinks its person is doing."""
+
+    at: float  # when the last sample of the window was taken, in seconds since 1970
+    round: int  # that made the model
+    probabilities: tuple[float, ...]  # by label
+
+
+class Status(NamedTuple):
+    """How a device is."""
+
+    online: bool
+    room: str = ""
+    round: int = 0  # that made its model
+    accuracy: float | None = None  # on its own validation windows
+    battery: float | None = None  # 0 to 1, if it knows
+
+
+class Correction(NamedTuple):
+    """What a room did in a span of time."""
+
+    label: str
+    begin: float
+    end: float
+
+
+class RoomState(NamedTuple):
+    """What a room has decided."""
+
+    at: float
+    activity: str  # the name of a label, or "unknown"
+    confidence: float
+    probabilities: dict[str, float]  # by the name of the label
+    devices: int  # that had a say
+
+
+class Topics(NamedTuple):
+    """The topics of a home.
+
+    >>> Topics("villa").decision("lamp"), Topics("villa").parsed("fedfilt/villa/rooms/hall/label")
+    ('fedfilt/villa/devices/lamp/decision', ('rooms', 'hall', 'label'))
+    """
+
+    home: str
+
+    def decision(self, device: str) -> str:
+        """A device's decisions; "+" for all devices."""
+        return f"fedfilt/{self.home}/devices/{device}/decision"
+
+    def status(self, device: str) -> str:
+        """How a device is."""
+        return f"fedfilt/{self.home}/devices/{device}/status"
+
+    def correction(self, device: str) -> str:
+        """Corrections for a device."""
+        return f"fedfilt/{self.home}/devices/{device}/correction"
+
+    def state(self, room: str) -> str:
+        """What a room has decided."""
+        return f"fedfilt/{self.home}/rooms/{room}/state"
+
+    def label(self, room: str) -> str:
+        """What people say a room is doing."""
+        return f"fedfilt/{self.home}/rooms/{room}/label"
+
+    @property
+    def edge(self) -> str:
+        """Whether the edge server is there."""
+        return f"fedfilt/{self.home}/edge/status"
+
+    def parsed(self, topic: str) -> tuple[str, str, str] | None:
+        """(devices or rooms, its name, what) of a topic of this home; None for any other."""
+        parts = topic.split("/")
+        if len(parts) != 5 or parts[:2] != ["fedfilt", self.home] or parts[2] not in ("devices", "rooms"):
+            return None
+        return (parts[2], parts[3], parts[4]) if NAME.fullmatch(parts[3]) else None
+
+
+def written(message: Decision | Status | Correction | RoomState) -> bytes:
+    """A message as it travels."""
+    return json.dumps(message._asdict(), allow_nan=False, separators=(",", ":")).encode()
+
+
+def decision(content: bytes, labels: int) -> Decision:
+    """A decision among so many labels, if it is one."""
+    table = _table(content)
+    said = table.get("probabilities")
+    if not isinstance(said, list) or len(said) != labels or not all(map(_share, said)):
+        raise BadMessage(f"probabilities must be {labels} numbers from 0 to 1")
+    if abs(sum(said) - 1) > 0.01:
+        raise BadMessage(f"probabilities must sum to 1, got {sum(said):g}")
+    return Decision(_time(table, "at"), _round(table), tuple(map(float, said)))
+
+
+def status(content: bytes) -> Status:
+    """How a device is, if that can be read."""
+    table = _table(content)
+    room, online = table.get("room", ""), table.get("online")
+    if not isinstance(online, bool) or not isinstance(room, str) or (room and not NAME.fullmatch(room)):
+        raise BadMessage("status must say whether a device is online, and in which room")
+    shares = [table.get(key) for key in ("accuracy", "battery")]
+    if not all(share is None or _share(share) for share in shares):
+        raise BadMessage("accuracy and battery must be from 0 to 1")
+    return Status(online, room, _round(table), *shares)
+
+
+def correction(content: bytes, labels: Sequence[str]) -> Correction:
+    """A correction, if it names one of the labels."""
+    table = _table(content)
+    label, begin, end = table.get("label"), _time(table, "begin"), _time(table, "end")
+    if label not in labels:
+        raise BadMessage(f"label must be one of {', '.join(labels)}")
+    if not begin <= end:
+        raise BadMessage("a correction must end after it begins")
+    return Correction(label, begin, end)
+
+
+def room_state(content: bytes) -> RoomState:
+    """What a room has decided, if it can be read."""
+    table = _table(content)
+    said, devices, confidence = table.get("probabilities"), table.get("devices"), table.get("confidence")
+    if not isinstance(said, dict) or not all(map(_share, said.values())) or not _share(confidence):
+        raise BadMessage("probabilities and confidence must be from 0 to 1")
+    if not isinstance(table.get("activity"), str) or type(devices) is not int or devices < 0:
+        raise BadMessage("activity must be a name and devices a number of devices")
+    return RoomState(_time(table, "at"), table["activity"], float(confidence), said, devices)
+
+
+def _table(content: bytes) -> dict[str, Any]:
+    if len(content) > MOST_BYTES:
+        raise BadMessage(f"message must be at most {MOST_BYTES} bytes, got {len(content)}")
+    try:
+        table = json.loads(content)
+    except (ValueError, RecursionError):
+        raise BadMessage("message must be JSON") from None
+    if not isinstance(table, dict):
+        raise BadMessage("message must be a JSON object")
+    return table
+
+
+def _share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _time(table: dict[str, Any], key: str) -> float:
+    value = table.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or abs(value) > 1e11:
+        raise BadMessage(f"{key} must be a time in seconds")
+    return float(value)
+
+
+def _round(table: dict[str, Any]) -> int:
+    value = table.get("round", 0)
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise BadMessage("round must be a whole number")
+    return value
