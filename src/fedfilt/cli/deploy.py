@@ -122,7 +122,7 @@ def deploy_remove(name: Name, building: Building = Path("building")) -> None:
         from fedfilt.flower.deploy.change import remove
 
         remove(building, name)
-        print(f"{name} takes part no longer; its key is refused")
+        print(f"{name} takes part no longer: it is off the graph from the next round on, and its key is refused")
 
 
 @deploy_app.command("replace")
@@ -165,7 +165,7 @@ def deploy_status(
         from rich.markup import escape
         from rich.table import Table
 
-        down = "; the edge server does not run" if all(one.online is None for one in found.devices) else ""
+        down = "" if found.running else "; the edge server does not run"
         table = Table(*HEADINGS, box=SIMPLE, padding=(0, 1), title=f"after round {found.round}{down}")
         for one in found.devices:
             told = [
@@ -182,6 +182,10 @@ def deploy_status(
         for one in found.devices:
             if one.problem:
                 print(f"{one.device}: {one.problem}")
+            if one.refused:
+                print(
+                    f"{one.device}: another process with its key was refused {one.refused} times (a restart, or a copy)"
+                )
         if found.strangers:
             print(f"refused: {found.strangers} attempts with a key that is not registered")
 
