@@ -23,6 +23,7 @@ from fedfilt.engines.flower.device import Workplace, client_app, kept_kind, kept
 from fedfilt.engines.flower.engine import Flower
 from fedfilt.engines.flower.nodes import Nodes
 from fedfilt.flower.deploy.members import Members
+from fedfilt.flower.deploy.pace import pace, wait_turn
 from fedfilt.flower.device import Device
 from fedfilt.runs.build import Run, dealt, model_of
 from fedfilt.runs.config import Config, from_table
@@ -112,13 +113,21 @@ def _play(grid: Grid, context: Context) -> None:
 
 
 def _play_on(made: Run, engine: Flower, folder: Path, members: Members | None) -> bool:
-    """Play rounds until the last one, True, or until the members have changed, False."""
-    rounds = made.config.rounds
-    for line in play_in_folder(made, folder, True, engine):
+    """Play rounds, each when its turn comes, until the last one, True, or until the members have changed, False."""
+    rounds, place = made.config.rounds, made.config.engine
+    turns = pace(place.every, place.between)
+    lines = play_in_folder(made, folder, True, engine)
+    while True:
+        if members is not None and (played := members.played()) < rounds:
+            if played and members.changed():
+                lines.close()
+                return False
+            if not wait_turn(members.folder, turns, members.last()):
+                continue
+        line = next(lines, None)
+        if line is None:
+            return True
         words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
         log.info("round %d of %d took %.1f s; %s", line["round"], rounds, line["seconds"], words or "all took part")
         if members is not None:
             members.report(line, engine.seen)
-            if members.changed() and line["round"] < rounds:
-                return False
-    return True

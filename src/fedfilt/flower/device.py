@@ -46,6 +46,7 @@ LOOKS = 10  # in the time that it usually waits for an order
 PATIENCE = 10.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
+MARGIN = 0.05  # of its validation samples, by which a new model may be worse than the one before
 CRASHED = 2  # Flower's code for an app that failed
 
 
@@ -91,10 +92,12 @@ class Device:
         held = self.source.held()
         if not len(held.train_y):
             _say_once("this device has no labelled samples: it trains nothing, and learns from its neighbours")
-        parts = ((held.train_x, held.train_y), (held.test_x, held.test_y))
-        train, test = (Own(x, y, np.arange(len(y))) for x, y in parts)
-        holdings = Holdings(train, test, scaling="" if held.scaling is None else held.scaling.to_json())
-        return Workplace(self.desk, lambda number: holdings, state, self.about, owner(self.folder).report)
+        parts = (held[0:2], held[2:4], held[4:6])
+        train, validation, test = (Own(x, y, np.arange(len(y))) for x, y in parts)
+        scaling = "" if held.scaling is None else held.scaling.to_json()
+        holdings = Holdings(train, test, scaling=scaling, validation=validation)
+        report = owner(self.folder).report
+        return Workplace(self.desk, lambda number: holdings, state, self.about, report, margin=MARGIN)
 
     def _dealt(self, state: Path) -> Holdings:
         try:

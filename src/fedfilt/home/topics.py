@@ -134,7 +134,7 @@ def correction(content: bytes, labels: Sequence[str]) -> Correction:
     """A correction, if it names one of the labels."""
     table = _table(content)
     label, begin, end = table.get("label"), _time(table, "begin"), _time(table, "end")
-    if label not in labels:
+    if not isinstance(label, str) or label not in labels:
         raise BadMessage(f"label must be one of {', '.join(labels)}")
     if not begin <= end:
         raise BadMessage("a correction must end after it begins")
@@ -145,11 +145,11 @@ def room_state(content: bytes) -> RoomState:
     """What a room has decided, if it can be read."""
     table = _table(content)
     said, devices, confidence = table.get("probabilities"), table.get("devices"), table.get("confidence")
-    if not isinstance(said, dict) or not all(map(_share, said.values())) or not _share(confidence):
+    if not isinstance(said, dict) or not all(map(_share, [confidence, *said.values()])):
         raise BadMessage("probabilities and confidence must be from 0 to 1")
     if not isinstance(table.get("activity"), str) or type(devices) is not int or devices < 0:
         raise BadMessage("activity must be a name and devices a number of devices")
-    return RoomState(_time(table, "at"), table["activity"], float(confidence), said, devices)
+    return RoomState(_time(table, "at"), table["activity"], float(table["confidence"]), said, devices)
 
 
 def _table(content: bytes) -> dict[str, Any]:

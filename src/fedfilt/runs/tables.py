@@ -57,7 +57,9 @@ class EngineTable:
     """The table [engine]: where training happens, and with how many worker processes (0: one per core).
 
     The rest is for Flower: the longest that a round may take; whether clocks and deadlines are real instead of
-    simulated; and what a real deadline allows on top for Flower's own polling and starting of processes.
+    simulated; and what a real deadline allows on top for Flower's own polling and starting of processes. In a
+    deployment, `every` is the time from one round to the next, such as "6h", and `between` the times of day within
+    which rounds begin, such as ["23:00", "05:00"].
     """
 
     name: str = "local"
@@ -65,6 +67,8 @@ class EngineTable:
     timeout_seconds: float = 600.0
     real_time: bool = False
     grace_seconds: float = 15.0
+    every: str = ""
+    between: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("engine.name", self.name, _parts.names("engines"))

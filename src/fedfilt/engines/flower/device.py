@@ -27,7 +27,7 @@ from fedfilt.engines.flower import messages
 from fedfilt.engines.flower._compat import short
 from fedfilt.system.about import differing
 from fedfilt.system.orders import Job
-from fedfilt.training.rows import Layout
+from fedfilt.training.kept import Kept, take
 from fedfilt.training.sgd import Diverged
 from fedfilt.training.work import Desk, Own, examine, work
 
@@ -43,6 +43,7 @@ class Holdings(NamedTuple):
     local: Own | None = None  # its own test
     everybody: Own | None = None  # everybody's test, if it was dealt one
     scaling: str = ""  # by which its inputs were scaled; kept with the model
+    validation: Own | None = None  # by which it judges new models
 
 
 class Workplace(NamedTuple):
@@ -54,6 +55,7 @@ class Workplace(NamedTuple):
     about: str = ""  # the experiment that it takes part in; "": any
     report: Report = Report()
     ahead: float = math.nan  # seconds by which its clock is ahead of the server's
+    margin: float = 1.0  # by which a new model may be worse on the validation samples, as a share of them
 
 
 def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
@@ -62,8 +64,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
     layout = here.desk.trainer.layout
     run, job = messages.read_train_order(content, layout.size)
     holdings, folder = here.samples(job.device), here.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    keep_model(folder, job.model, layout, job.round - 1, holdings.scaling)
+    take_model(here, holdings, job.model, job.round - 1)
     left, lost = _settle(folder, run, job)
     start = time.perf_counter()
     done = work(job._replace(residual=left), holdings.train, here.desk)
@@ -76,13 +77,12 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
 
 
 def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
-    """Keep the model that the server sent, and test it."""
+    """Take the model that the server sent, and test it."""
     check_about(content, here.about)
     layout = here.desk.trainer.layout
     run, round, device, row = messages.read_test_order(content, layout.size)
     holdings = here.samples(device)
-    here.folder.mkdir(parents=True, exist_ok=True)
-    keep_model(here.folder, row, layout, round, holdings.scaling)
+    take_model(here, holdings, row, round)
     tests = holdings.local if here.report.test else None, holdings.everybody
     own, everybody = (None if samples is None else examine(row, samples, here.desk) for samples in tests)
     return messages.test_reply(run, round, device, (own, everybody), here.ahead)
@@ -108,13 +108,18 @@ def said_of(error: Exception) -> str:
     return f"it could not be done ({type(error).__name__}); the log of the device says more"
 
 
-def keep_model(folder: Path, row: Array, layout: Layout, round: int, scaling: str = "") -> None:
-    """Keep a device's newest model, made by so many rounds, as a file that plain PyTorch can load.
+def take_model(here: Workplace, holdings: Holdings, row: Array, round: int) -> None:
+    """Keep the model that the server made in a round, unless it is worse here than the one before; see `take`."""
 
-    The scaling of its inputs is in the file's metadata.
-    """
-    metadata = {"round": str(round)} | ({"scaling": scaling} if scaling else {})
-    write_atomically(folder / "model.safetensors", save(layout.tensors(row), metadata))
+    def judge(row: Array) -> float:
+        assert holdings.validation is not None
+        confusion = examine(row, holdings.validation, here.desk).confusion
+        return float(np.trace(confusion) / confusion.sum())
+
+    here.folder.mkdir(parents=True, exist_ok=True)
+    some = holdings.validation is not None and len(holdings.validation.rows)
+    model = Kept(row, round, holdings.scaling)
+    take(here.folder, model, here.desk.trainer.layout, judge if some else None, here.margin)
 
 
 def dealt(data: FederatedData, device: int) -> Holdings:

@@ -47,6 +47,15 @@ class Members:
         path = self.folder / "changes.json"
         return list(json.loads(path.read_text())) if path.exists() and self._begun() else []
 
+    def played(self) -> int:
+        """How many rounds have been played."""
+        return len(read_lines(self.run))
+
+    def last(self) -> float | None:
+        """When the last round ended, in seconds since 1970; None before the first."""
+        path = self.run / "metrics.jsonl"
+        return path.stat().st_mtime if path.exists() and path.stat().st_size else None
+
     def _begun(self) -> bool:
         return (self.run / "config.toml").exists()
 
@@ -58,7 +67,7 @@ class Members:
         """The experiment with all changes up to now; those that are new take place before the next round."""
         self._content = self._file.read_bytes()
         changes, rounds = self.table.get("change", []), self.rounds()
-        played = len(read_lines(self.run))
+        played = self.played()
         new = len(changes) - len(rounds)
         if new > 0 and played < config.rounds:
             rounds += [played + 1] * new

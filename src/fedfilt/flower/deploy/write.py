@@ -23,6 +23,7 @@ from fedfilt.data.own import SETTINGS
 from fedfilt.engines.flower.device import kept_samples
 from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.certificates import certificates, new_key
+from fedfilt.flower.deploy.pace import pace
 from fedfilt.runs.build import Run, is_own, known
 from fedfilt.runs.config import Config, from_table
 
@@ -55,6 +56,7 @@ def write(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already; choose a new folder with --out")
     check_open(where, authentication, insist)
+    pace(run.config.engine.every, run.config.engine.between)
     program = program or shutil.which("fedfilt") or f"{sys.executable} -m fedfilt.cli"
     site = Site(where, authentication, insist, (place or folder).absolute(), program)
     homes = run.config.data.places(run.graph.count) if is_own(run.config) else []

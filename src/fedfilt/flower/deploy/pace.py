@@ -1,0 +1,78 @@
+"""When the rounds of a deployment are played: at once, every so often, at night, or when somebody asks for one."""
+
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+NEXT = "next"  # a file of this name in the server's folder asks for a round now
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Pace(NamedTuple):
+    """How rounds follow one another."""
+
+    every: float = 0.0  # seconds from one to the next, at least; 0: at once
+    between: tuple[int, int] | None = (
+        None  # minutes of the day within which they begin; the second may be past midnight
+    )
+
+    def due(self, last: float | None, now: float) -> bool:
+        """Whether a round may begin, after one that ended at `last` (None: none yet), in seconds since 1970.
+
+        >>> Pace(every=3600.0).due(last=0.0, now=3599.0), Pace(every=3600.0).due(last=None, now=0.0)
+        (False, True)
+        """
+        if last is not None and now - last < self.every:
+            return False
+        if self.between is None:
+            return True
+        moment = datetime.fromtimestamp(now).astimezone()
+        minute, (begin, end) = 60 * moment.hour + moment.minute, self.between
+        return begin <= minute < end if begin <= end else minute >= begin or minute < end
+
+
+def pace(every: str = "", between: tuple[str, ...] = ()) -> Pace:
+    """A pace from texts.
+
+    >>> pace("6h"), pace(between=("23:00", "05:30"))
+    (Pace(every=21600.0, between=None), Pace(every=0.0, between=(1380, 330)))
+    """
+    if between and len(between) != 2:
+        raise ValueError(f'engine.between must be two times of day, such as ["23:00", "05:00"], got {list(between)}')
+    return Pace(seconds(every, "engine.every") if every else 0.0, _minutes(between) if between else None)
+
+
+def seconds(text: str, name: str) -> float:
+    """A time span in words as seconds.
+
+    >>> seconds("90s", "every"), seconds("1.5 h", "every")
+    (90.0, 5400.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text.strip())
+    if not found:
+        raise ValueError(f"{name} must be a time such as 30s, 20min, 6h or 1d, got {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _minutes(between: tuple[str, ...]) -> tuple[int, int]:
+    found = [re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text) for text in between]
+    if not all(found):
+        raise ValueError(f'engine.between must be times of day, such as ["23:00", "05:00"], got {list(between)}')
+    begin, end = (60 * int(one[1]) + int(one[2]) for one in found if one)
+    return begin, end
+
+
+def asked(folder: Path) -> bool:
+    """Whether somebody has asked for a round now."""
+    return (folder / NEXT).exists()
+
+
+def wait_turn(folder: Path, how: Pace, last: float | None, look: float = 1.0) -> bool:
+    """Wait a moment if no round is due and nobody has asked for one; True if the next may begin."""
+    if how.due(last, time.time()) or asked(folder):
+        (folder / NEXT).unlink(missing_ok=True)
+        return True
+    time.sleep(look)
+    return False

@@ -1,0 +1,94 @@
+"""The model that a device decides with, on its disk: taken if it is no worse than the one before, and rolled back."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedfilt._files import write_atomically
+from fedfilt._types import Array
+from fedfilt.training.rows import Layout
+
+log = logging.getLogger("fedfilt")
+
+FILE = "model.safetensors"
+EARLIER = "earlier"  # folder of the models before it
+LAST = 5  # earlier models that are kept
+
+Judge = Callable[[Array], float]  # how often a row is right about the device's own validation samples, 0 to 1
+
+
+class Kept(NamedTuple):
+    """A model as a device keeps it."""
+
+    row: Array
+    round: int  # that made it
+    scaling: str = ""  # of its inputs, as text
+
+
+def kept(path: Path, layout: Layout) -> Kept | None:
+    """The model in a file; None if there is none, or it is another one's."""
+    try:
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+            names = file.keys()  # a method of its own, not that of a dict
+            tensors = {layout.names.get(name, name): file.get_tensor(name) for name in names}
+        return Kept(layout.row(tensors), int(metadata["round"]), metadata.get("scaling", ""))
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return None
+
+
+def take(folder: Path, model: Kept, layout: Layout, judge: Judge | None = None, margin: float = 1.0) -> bool:
+    """Keep a model to decide with, unless it is worse than the one before by more than a margin; whether it was taken.
+
+    The file can be loaded by plain PyTorch; round and scaling are in its metadata.
+    """
+    before = kept(folder / FILE, layout)
+    if before is not None and judge is not None and not np.array_equal(before.row, model.row):
+        old, new = judge(before.row), judge(model.row)
+        if new < old - margin:
+            log.info(
+                "the model of round %d is not taken: it is right about %.1f %% of this device's validation samples, "
+                "the one of round %d about %.1f %%",
+                model.round,
+                100 * new,
+                before.round,
+                100 * old,
+            )
+            return False
+    if before is not None and before.round < model.round:
+        _keep_earlier(folder, before, layout)
+    _write(folder / FILE, model, layout)
+    return True
+
+
+def roll_back(folder: Path, layout: Layout) -> Kept:
+    """Decide with the model before again, and give it; ValueError if there is none."""
+    now = kept(folder / FILE, layout)
+    for path in reversed(_earlier(folder)):
+        model = kept(path, layout)
+        if model is not None and (now is None or model.round < now.round):
+            _write(folder / FILE, model, layout)
+            path.unlink()
+            return model
+    raise ValueError(f"{folder} has no earlier model to go back to")
+
+
+def _earlier(folder: Path) -> list[Path]:
+    return sorted((folder / EARLIER).glob("model-*.safetensors"))
+
+
+def _keep_earlier(folder: Path, model: Kept, layout: Layout) -> None:
+    (folder / EARLIER).mkdir(exist_ok=True)
+    _write(folder / EARLIER / f"model-{model.round:08d}.safetensors", model, layout)
+    for path in _earlier(folder)[:-LAST]:
+        path.unlink()
+
+
+def _write(path: Path, model: Kept, layout: Layout) -> None:
+    metadata = {"round": str(model.round)} | ({"scaling": model.scaling} if model.scaling else {})
+    write_atomically(path, save(layout.tensors(model.row), metadata))
