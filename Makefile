@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test bench clean
+.PHONY: demo check test aarch64 bench clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
@@ -28,6 +28,10 @@ style: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --config-file tests/mypy.ini & tests=$$!; $(BIN)/mypy && wait $$tests
+
+# The native core on 64-bit ARM, under qemu. Debian only: cross compiler, qemu, arm64 Python go into build/aarch64
+aarch64: .venv/tested
+	$(BIN)/python tests/aarch64.py --round
 
 bench: .venv/benched
 	failed=0; for table in mix round networks growth plan dashboard; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed

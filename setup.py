@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-import platform
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -22,7 +22,9 @@ LEVELS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
+    "neon": ["-DFEDFILT_NEON"],
 }
+X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 
 
 def sources():
@@ -36,19 +38,21 @@ class BuildLevels(build_ext):
     """Compiles the kernels once per level of the CPU and links all of them into one library."""
 
     def build_extension(self, extension):
-        x86 = platform.machine() in ("x86_64", "AMD64")
+        machine = self.plat_name.rpartition("-")[2]  # that it is built for; build_ext --plat-name linux-aarch64
+        x86, arm = machine in X86, machine in ARM and sys.maxsize > 2**32
+        levels = ["baseline", *["avx2", "avx512"] * x86, *["neon"] * arm]
         folder = Path(self.build_temp)
         common = {"include_dirs": [str(HOME)], "depends": extension.depends}
-        macros = [("FEDFILT_SOURCES", f'"{sources()}"'), *([("FEDFILT_X86", "1")] if x86 else [])]
+        macros = [("FEDFILT_SOURCES", f'"{sources()}"'), *[("FEDFILT_X86", "1")] * x86, *[("FEDFILT_ARM", "1")] * arm]
         objects = self.compiler.compile(
             [str(HOME / "core.cpp")], str(folder), macros=macros, extra_postargs=FLAGS, **common
         )
-        for level, flags in LEVELS.items() if x86 else [("baseline", [])]:
+        for level in levels:
             objects += self.compiler.compile(
                 [str(HOME / "kernels.cpp")],
                 str(folder / level),
                 macros=[*macros, ("LEVEL", level)],
-                extra_postargs=[*FLAGS, *flags],
+                extra_postargs=[*FLAGS, *LEVELS[level]],
                 **common,
             )
         flags = [flag for flag in FLAGS if flag.startswith("-fsanitize")]

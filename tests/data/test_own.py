@@ -868,3 +868,40 @@ def test_own_data_is_listed_and_cannot_be_fetched():
     assert "own data stays on the devices" in done.stderr
     with pytest.raises(ValueError, match="stays on the devices"):
         Own().load(Store())
+
+
+def test_recordings_are_split_in_the_order_of_time_whatever_their_files_are_called(folder, caplog):
+    write_csv(folder / "data" / "rec-10.csv", rows_of(start=1000.0, seed=1))
+    write_csv(folder / "data" / "rec-2.csv", rows_of(start=0.0, seed=2))
+    found = read(folder, MAKING)
+    for old, new in (("rec-10", "b"), ("rec-2", "a")):
+        (folder / "data" / f"{old}.csv").rename(folder / "data" / f"{new}.csv")
+    same(found, read(folder, MAKING))
+    shutil.copyfile(folder / "data" / "a.csv", folder / "data" / "a (copy).csv")
+    same(found, read(folder, MAKING))
+    assert "a.csv is left out: it is a copy of a (copy).csv" in caplog.text
+    write_csv(folder / "data" / "c.csv", rows_of(start=3.0, seed=3))
+    read(folder, MAKING)
+    assert "overlap: they are taken in the order of their names" in caplog.text
+
+
+FAILING = {
+    "a label by name": "return [Recording(0, 0, 'walk', np.zeros((9, 2)))]",
+    "half a label": "return [Recording(0, 0, 0.7, np.zeros((9, 2)))]",
+    "texts": "return [Recording(0, 0, 0, np.full((9, 2), 'x'))]",
+    "an exit": "raise SystemExit(3)",
+    "no end": "time.sleep(900)",
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_reader_that_fails_in_any_way_is_bad_data(folder, monkeypatch, name):
+    monkeypatch.setattr(own, "READING", 0.3)
+    head = "import time\nimport numpy as np\nfrom fedfilt.data.windows import Recording\nclass Reader:\n"
+    module = "reader_" + name.replace(" ", "_")
+    methods = f" def __init__(self, folder): pass\n def __call__(self, making): {FAILING[name]}\n"
+    (folder / f"{module}.py").write_text(head + methods)  # beside own.toml, where it is found
+    (folder / "own.toml").write_text(f'reader = "{module}:Reader"\n')
+    with pytest.raises(BadData) as caught:
+        read(folder, MAKING)
+    assert not any(letter.isdigit() for letter in caught.value.said)

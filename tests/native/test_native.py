@@ -139,8 +139,8 @@ def test_a_round_equals_torch(name, level, dark):
 @each_level
 @pytest.mark.parametrize("count", range(1, 14))
 def test_every_size_of_a_tile_equals_torch(level, count):
-    """Tiles have up to 8 rows and 2 registers, gradients up to 12 registers; what is larger is cut into pieces."""
-    width = 4 * 2 ** native.LEVELS.index(level)
+    """Tiles have up to 8 rows and 4 registers, gradients up to 12 registers; what is larger is cut into pieces."""
+    width = {"avx2": 8, "avx512": 16}.get(level, 4)
     convolutions = [(count * width, 1, 1, 0, 1), (2 * count, 1, 1, 0, 1)]
     x, y = some_samples((1, 2, 3), width, 2 * count)
     for bias, momentum in ((True, 0.0), (False, 0.9)):
@@ -542,8 +542,17 @@ def sanitized(folder):
         ast.literal_eval(n.value) for n in setup.body if isinstance(n, ast.Assign) and "LEVELS" in ast.unparse(n)
     ]
     lacking = {"avx2": ["-D__AVX2__"], "avx512": ["-D__AVX512F__"]}
-    flags = {level: own if level in native.available() else lacking.get(level, []) for level, own in levels.items()}
-    everywhere = [*WATCHED, "-std=c++17", "-fno-math-errno", "-Wno-psabi", "-fPIC", "-c", "-DFEDFILT_X86=1"]
+    flags = {level: own if level in native.available() else lacking.get(level, own) for level, own in levels.items()}
+    everywhere = [
+        *WATCHED,
+        "-std=c++17",
+        "-fno-math-errno",
+        "-Wno-psabi",
+        "-fPIC",
+        "-c",
+        "-DFEDFILT_X86=1",
+        "-DFEDFILT_ARM=1",
+    ]
     core = [f'-DFEDFILT_SOURCES="{native.sources()}"', "-D__builtin_cpu_init()=0", "-D__builtin_cpu_supports(x)=1"]
     parts = {"core": [*core, home / "core.cpp"]}
     parts |= {level: [*own, f"-DLEVEL={level}", home / "kernels.cpp"] for level, own in flags.items()}

@@ -372,3 +372,10 @@ def test_events_may_be_added_to_a_run_for_rounds_that_are_still_to_come(tmp_path
         finished(tmp_path / "late", events=[*events, {"round": 2, "leave": 7}])
     with pytest.raises(ValueError, match="was run with another config"):
         finished(tmp_path / "late", events=[{"round": 11, "leave": 7}, *events])
+
+
+def test_a_device_that_comes_and_goes_before_the_same_round_keeps_its_row():
+    graph = Graph.from_edges(3, [(0, 1), (1, 2)])
+    timeline = Timeline([Event(2, join=2), Event(2, leave=2)], graph, rounds=4)
+    assert timeline.at(2).joined == {}
+    assert not timeline.at(2).present[2]

@@ -12,7 +12,7 @@ import tomli_w
 
 import fedfilt
 from fedfilt import native
-from fedfilt.runs.build import Run
+from fedfilt.runs.build import Run, known
 from fedfilt.runs.config import from_table
 from helpers import SLOW, SMALL, command
 
@@ -177,11 +177,8 @@ def test_a_torch_module_says_what_is_missing(place):
 @needs_core
 def test_a_resident_device_loads_little(place):
     """It trains too, in the native core, where torch and all the rest are installed."""
-    run = Run(from_table(SMALL))
-    table = run.config.table()
-    own = {part: table[part] for part in ("model", "training", "sparsifier")}
-    experiment = {"seed": 3, "shape": list(run.data.x.shape[1:]), "classes": run.data.classes, **own}
-    device = {"name": "lamp", "address": "127.0.0.1:9092", "authentication": False, "experiment": experiment}
+    device = {"name": "lamp", "address": "127.0.0.1:9092", "authentication": False, "number": 0, "samples": 20}
+    device["experiment"] = known(Run(from_table(SMALL)))
     (place / "device.toml").write_text(tomli_w.dumps(device))
     code = """
     import sys

@@ -1,5 +1,6 @@
 """What all commands share: options, a progress bar, and errors that end with one clear line."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ def errors() -> Iterator[None]:
     """Errors of the user's making end the command with one clear line and code 1."""
     try:
         yield
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os._exit(0)
     except (ValueError, ArithmeticError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -122,7 +122,7 @@ def deploy_remove(name: Name, building: Building = Path("building")) -> None:
         from fedfilt.flower.deploy.change import remove
 
         remove(building, name)
-        print(f"{name} takes part no longer; its key is refused")
+        print(f"{name} takes part no longer: it is off the graph from the next round on, and its key is refused")
 
 
 @deploy_app.command("replace")
@@ -165,12 +165,8 @@ def deploy_status(
         from rich.markup import escape
         from rich.table import Table
 
-        down = all(one.online is None for one in found.devices)
-        table = Table(
-            *HEADINGS, box=SIMPLE, title=f"after round {found.round}{'; the edge server does not run' if down else ''}"
-        )
-        if found.strangers:
-            table.caption = f"refused: {found.strangers} attempts with a key that is not registered"
+        down = "" if found.running else "; the edge server does not run"
+        table = Table(*HEADINGS, box=SIMPLE, padding=(0, 1), title=f"after round {found.round}{down}")
         for one in found.devices:
             told = [
                 {None: "?", True: "yes", False: "no"}[one.online],
@@ -180,13 +176,21 @@ def deploy_status(
                 "-" if one.accuracy is None else f"{one.accuracy:.1%}",
                 "-" if one.clock_ahead is None else f"{one.clock_ahead:+.1f} s",
                 one.version or "-",
-                one.problem,
             ]
             table.add_row(*map(escape, [one.device, *told]))
         Console().print(table)
+        for one in found.devices:
+            if one.problem:
+                print(f"{one.device}: {one.problem}")
+            if one.refused:
+                print(
+                    f"{one.device}: another process with its key was refused {one.refused} times (a restart, or a copy)"
+                )
+        if found.strangers:
+            print(f"refused: {found.strangers} attempts with a key that is not registered")
 
 
-HEADINGS = ("device", "online", "round", "ago", "samples", "accuracy", "clock", "version", "problem")
+HEADINGS = ("device", "online", "round", "ago", "samples", "accuracy", "clock", "version")
 
 
 def _long(seconds: float) -> str:

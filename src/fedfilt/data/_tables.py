@@ -23,6 +23,7 @@ from safetensors.numpy import load as load_safetensors
 from fedfilt._checks import check_choice
 from fedfilt._types import Array
 
+NOTHING = ("", "na", "nan", "null", "none")  # cells without a value
 LIMIT = 1 << 30  # bytes that a file, or what is read from it, may take
 ARRAYS = ("x", "y", "part")
 
@@ -34,7 +35,8 @@ class BadData(ValueError):
     """
 
     def __init__(self, message: str, said: str = "its data cannot be read") -> None:
-        super().__init__(" ".join(message.splitlines()))
+        line = " ".join(message.splitlines())
+        super().__init__(line if len(line) <= 500 else f"{line[:497]}...")
         self.said = said
 
 
@@ -144,6 +146,8 @@ def _columns(path: Path, time: str, label: str, channels: Sequence[str], names: 
         if len(set(names)) < len(names):
             raise ValueError("its columns must have different names")
         wanted = [time, label, *(channels or [name for name in names if name not in (time, label)])]
+        if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
+            raise ValueError(f"its columns must be separated by commas, got {names[0]!r}")
         return [check_choice("column", name, names) for name in wanted]
     except ValueError as error:
         raise BadData(f"{path}: {error}", "its recordings lack a column, or have one twice") from None
@@ -162,7 +166,7 @@ def _csv(file: IO[str], path: Path, choose: Choose) -> Rows:
             if len(row) != len(names):
                 raise ValueError(f"it must have {len(names)} cells, got {len(row)}")
             times.append(_seconds(row[time]))
-            values.extend([float(row[i] or "nan") for i in at])
+            values.extend([_value(row[i]) for i in at])
             codes.append(labels.setdefault(row[label].strip(), len(labels)))
             lines.append(rows.line_num)
     except BadData:
@@ -171,6 +175,20 @@ def _csv(file: IO[str], path: Path, choose: Choose) -> Rows:
         raise BadData(f"{path}, line {rows.line_num}: {error}") from None
     held = np.array(values).reshape(len(times), len(at))
     return Rows(tuple(chosen[2:]), np.array(times), held, labels, np.array(codes, np.int64), np.array(lines), "line")
+
+
+def _value(text: str) -> float:
+    """A cell with a number; NaN if there is none.
+
+    >>> _value(" 1.5 "), _value("NA")
+    (1.5, nan)
+    """
+    text = text.strip()
+    if text.lower() in NOTHING:
+        return math.nan
+    if "_" in text:  # Python would read 1_0 as 10
+        raise ValueError(f"a value must be a number, got {text!r}")
+    return float(text)
 
 
 def _seconds(text: str) -> float:

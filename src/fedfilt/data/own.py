@@ -4,9 +4,13 @@ Needs NumPy and safetensors, and pyarrow only where there is a Parquet file. Not
 except a `reader` that the owner names in the device's own.toml.
 """
 
+import itertools
 import logging
 import math
 import os
+import signal
+import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +33,7 @@ __all__ = ["BadData", "Held", "Making", "Owner", "Public", "Report", "Scaling", 
 log = logging.getLogger("fedfilt")
 
 SETTINGS = "own.toml"
+READING = 60.0  # seconds that a reader of the owner's may take
 SAMPLES, RECORDINGS = (".npz", ".safetensors"), (".csv", ".parquet")
 UNFINISHED = (".tmp", ".part")
 TRIES, PAUSE = 4, 0.25  # how often a folder is read that changes meanwhile, and the seconds between
@@ -184,7 +189,7 @@ class Source:
                 time.sleep(PAUSE)
             settings = owner(self.folder)
             place = self.folder / settings.data
-            reader = _reader(settings, place)
+            reader = _reader(settings, self.folder, place)
             seen = _fingerprint(self.folder, place, reader)
             if self._held is not None and seen == self._seen:
                 return self._held
@@ -212,19 +217,37 @@ def public(path: Path, making: Making) -> tuple[Array, Array]:
     return (Scaling.of(chunk.x, making.soft).apply(chunk.x) if _scales(chunk.x, making) else chunk.x), chunk.y
 
 
-def _reader(settings: Owner, place: Path) -> Any:
+def _reader(settings: Owner, folder: Path, place: Path) -> Any:
     """The reader of the owner's choice, if there is one."""
+    if not settings.reader:
+        return None
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # where the owner's own code is likely to be
     with _owners_code(settings.reader):
-        return _parts.find(SETTINGS, settings.reader)(place) if settings.reader else None
+        return _parts.find(SETTINGS, settings.reader)(place)
 
 
 @contextmanager
 def _owners_code(name: str) -> Iterator[None]:
-    """A reader is the owner's code, which may fail in any way."""
+    """A reader is the owner's code, which may fail in any way, or never come back."""
+
+    def too_long(number: int, frame: object) -> None:
+        raise TimeoutError(f"it took more than {READING:g} s")
+
+    timed = threading.current_thread() is threading.main_thread()  # only there can it be interrupted
+    before = signal.signal(signal.SIGALRM, too_long) if timed else None
     try:
+        if timed:
+            signal.setitimer(signal.ITIMER_REAL, READING)
         yield
-    except Exception as error:
+    except BadData:
+        raise
+    except (Exception, SystemExit) as error:
         raise BadData(f"the reader {name} fails: {error!r}", "the reader of its data fails") from error
+    finally:
+        if timed:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def _files(place: Path) -> list[Path]:
@@ -241,8 +264,10 @@ def _files(place: Path) -> list[Path]:
 def _fingerprint(folder: Path, place: Path, reader: Any) -> Any:
     """A value that changes with the files of a folder; a reader of the owner's own may add what `version()` gives."""
     looked_at = [] if reader is not None and not place.exists() else _files(place)
-    with _owners_code(type(reader).__name__):
-        found = [reader.version() if hasattr(reader, "version") else None]
+    found: list[Any] = []
+    if hasattr(reader, "version"):
+        with _owners_code(type(reader).__name__):
+            found.append(repr(reader.version()))
     for path in [folder / SETTINGS, *looked_at]:
         try:
             status = path.stat()
@@ -283,7 +308,8 @@ def _from_reader(name: str, reader: Any, making: Making) -> Iterable[Chunk]:
             given: Any = [one._replace(device=0, person=0, signal=np.asarray(one.signal)) for one in found]
         else:
             given = {key: np.asarray(value) for key, value in zip(_tables.ARRAYS, found, strict=False)}
-    yield _windows(name, given, making) if isinstance(given, list) else _checked(name, given, making)
+        chunk = _windows(name, given, making) if isinstance(given, list) else _checked(name, given, making)
+    yield chunk
 
 
 # --- samples ------------------------------------------------------------------------------------------------------
@@ -364,7 +390,7 @@ def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Rec
     """Rows without a gap and with one label each; rows without a label are in none."""
     found: list[Recording] = []
     rate = making.rate
-    for path, rows in tables:
+    for path, rows in _in_time(tables):
         if rows.channels != tables[0][1].channels:
             raise BadData(f"{path} must have the channels of {tables[0][0].name}, got {rows.channels}", OTHER_SHAPE)
         if len(making.shape) == 2 and len(rows.channels) != making.shape[0]:
@@ -387,6 +413,27 @@ def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Rec
     return found
 
 
+def _in_time(tables: Sequence[tuple[Path, Rows]]) -> Sequence[tuple[Path, Rows]]:
+    """Files in the order of time; in that of their names if their times overlap. A copy of another is left out."""
+    known: list[tuple[Path, Rows]] = []
+    for path, rows in tables:
+        copied = [other for other, seen in known if len(rows.times) and _same_rows(rows, seen)]
+        if copied:
+            log.warning("%s is left out: it is a copy of %s", path, copied[0].name)
+        else:
+            known.append((path, rows))
+    ordered = sorted((one for one in known if len(one[1].times)), key=lambda one: float(one[1].times[0]))
+    if any(before.times[-1] >= after.times[0] for (_, before), (_, after) in itertools.pairwise(ordered)):
+        log.warning("the times of files in %s overlap: they are taken in the order of their names", tables[0][0].parent)
+        return known
+    return ordered
+
+
+def _same_rows(one: Rows, other: Rows) -> bool:
+    values = np.array_equal(one.values, other.values, equal_nan=True)
+    return values and one.channels == other.channels and np.array_equal(one.times, other.times)
+
+
 def _steps(path: Path, rows: Rows) -> Array:
     """Seconds between rows, whose times must increase."""
     steps = np.diff(rows.times)
@@ -406,7 +453,7 @@ def _windows(where: str, recordings: Sequence[Recording], making: Making) -> Chu
         if recording.signal.ndim != 2 or recording.signal.shape[1] != making.shape[0]:
             got = recording.signal.shape[1:]
             raise BadData(f"{where}: recordings must have {making.shape[0]} channels, got {got}", OTHER_SHAPE)
-        if not 0 <= recording.label < len(making.labels):
+        if recording.label not in range(len(making.labels)):
             raise BadData(f"{where}: a recording has the label {recording.label}", UNKNOWN_LABEL)
         rows += len(recording.signal)
     if rows // making.stride * math.prod(making.shape) * 8 > _tables.LIMIT:

@@ -15,14 +15,14 @@ from fedfilt.data.store import DataFile, Store
 class Own(Making):
     """Every device has its own data, in files on its own disk; the server has none, see docs/own_data.md.
 
-    `folders` names the devices' folders where all are on this machine, to try an experiment out: device k has the k-th
-    by name. `kinds` are the kinds of devices whose sensors differ.
+    `folders` names the devices' folders where all are on this machine, to try an experiment out: with a pattern, device
+    k has the k-th by name; with a list, the k-th of that. `kinds` are the kinds of devices whose sensors differ.
 
     >>> Own(shape=(2, 10), labels=("walk", "rest")).federated(3).count
     3
     """
 
-    folders: str = ""
+    folders: str | tuple[str, ...] = ""
     kinds: tuple[str, ...] = ()
     public: Public = Public()
 
@@ -62,7 +62,8 @@ class Own(Making):
         """The folders of `count` devices on this machine; none if they are elsewhere."""
         if not self.folders:
             return []
-        found = [Path(name) for name in sorted(glob.glob(self.folders)) if Path(name).is_dir()]
+        named = sorted(glob.glob(self.folders)) if isinstance(self.folders, str) else self.folders
+        found = [Path(name) for name in named if Path(name).is_dir()]
         if len(found) != count:
             raise ValueError(
                 f"data.folders = {self.folders!r} finds {len(found)} folders, the graph has {count} devices"

@@ -102,7 +102,8 @@ def _play(grid: Grid, context: Context) -> None:
         if members is not None:
             config = members.settle(config)
         made = Run(config)
-        nodes = Nodes(grid, made.graph.count, None if members is None else members.registered())
+        known = () if members is None else (members.registered(), members.gone())
+        nodes = Nodes(grid, made.graph.count, *known)
         with made.engine(grid=grid, nodes=nodes, begun=begun) as engine:
             if _play_on(made, engine, folder, members):
                 log.info("the run is complete: %s", folder)

@@ -10,7 +10,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,18 @@ from fedfilt import _parts
 from fedfilt._types import Table
 from fedfilt.data.own import Making, Source, owner
 from fedfilt.engines.flower._compat import Fleet, Refused, Unreachable, internals
-from fedfilt.engines.flower.device import Holdings, Workplace, read_samples, said_of, test_reply, train_reply
+from fedfilt.engines.flower.device import (
+    Holdings,
+    Workplace,
+    check_about,
+    read_samples,
+    said_of,
+    test_reply,
+    train_reply,
+)
 from fedfilt.engines.flower.messages import BadMessage, who_reply
 from fedfilt.system.about import about
-from fedfilt.training.sgd import Diverged, Training
+from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer, model_named
 from fedfilt.training.work import Desk, Own
 
@@ -39,7 +47,6 @@ PATIENCE = 10.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
 CRASHED = 2  # Flower's code for an app that failed
-FAILURES = (ValueError, Diverged, OSError, MemoryError)  # of an order; the device stays as it was
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +58,6 @@ class Device:
     folder: Path
     desk: Desk
     about: str  # the experiment that it takes part in
-    planned: int  # samples for which rounds are planned
     source: Source | None  # its own data; None: it was dealt its samples
     number: int  # its row, which it says itself where there are no keys
     secure: bool  # whether it has a key
@@ -61,12 +67,12 @@ class Device:
         """Read the device.toml of a folder that `deploy write` made."""
         try:
             table = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
-            known, planned = table["experiment"], table["samples"]
+            known = table["experiment"]
             own = known["data"].get("name") == "own"
             source = Source(folder, making_of(known["data"])) if own else None
             named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
-            return cls(*named, folder, desk_of(known), about(known), planned, source, *identity)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+            return cls(*named, folder, desk_of(known), about(known), source, *identity)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}"
             ) from None
@@ -83,11 +89,12 @@ class Device:
         if self.source is None:
             return Workplace(self.desk, lambda number: self._dealt(state), state, self.about)
         held = self.source.held()
+        if not len(held.train_y):
+            _say_once("this device has no labelled samples: it trains nothing, and learns from its neighbours")
         parts = ((held.train_x, held.train_y), (held.test_x, held.test_y))
         train, test = (Own(x, y, np.arange(len(y))) for x, y in parts)
         holdings = Holdings(train, test, scaling="" if held.scaling is None else held.scaling.to_json())
-        report = owner(self.folder).report
-        return Workplace(self.desk, lambda number: holdings, state, self.about, report, self.planned)
+        return Workplace(self.desk, lambda number: holdings, state, self.about, owner(self.folder).report)
 
     def _dealt(self, state: Path) -> Holdings:
         try:
@@ -124,6 +131,7 @@ def stay(folder: Path) -> None:
     device = Device.read(folder)
     delay = 1.0
     while True:
+        fleet = None
         try:
             fleet = device.connection()
             with fleet:
@@ -132,10 +140,8 @@ def stay(folder: Path) -> None:
                 )
                 delay = 1.0
                 _serve(device, fleet)
-        except Refused as error:
+        except Exception as error:
             log.warning("%s; the next attempt is in %g s", _reason(fleet, error), delay)
-        except (OSError, ValueError) as error:  # of its key or certificate, which may be being replaced
-            log.warning("the key or the certificate cannot be read: %s; the next attempt is in %g s", error, delay)
         time.sleep(delay)
         delay = min(2 * delay, PATIENCE)
 
@@ -193,14 +199,24 @@ def answer(device: Device, order: Any, ahead: float = math.nan) -> Any:
             return Message(who_reply(device.number), reply_to=order)
         if work is None:
             raise BadMessage(f"this device does not know orders to {order.metadata.message_type}")
+        check_about(order.content, device.about)  # before its data, which may be made for another experiment
         return Message(work(order.content, device.workplace()._replace(ahead=ahead)), reply_to=order)
-    except FAILURES as error:
-        log.warning("an order could not be carried out: %s", error)
+    except Exception as error:  # whatever it is, the device stays as it was, and goes on
+        log.warning("an order could not be carried out: %s", error or type(error).__name__)
         return Message(Error(CRASHED, said_of(error)), reply_to=order)
 
 
-def _reason(fleet: Fleet, error: Refused) -> str:
-    """Why the server does not let the device in; Flower says nothing about a clock that is ahead."""
+@cache
+def _say_once(text: str) -> None:
+    log.warning(text)
+
+
+def _reason(fleet: Fleet | None, error: Exception) -> str:
+    """Why the device is not connected; Flower says nothing about a clock that is ahead."""
+    if fleet is None:
+        return f"the key or the certificate cannot be read: {error}"  # it may be being replaced
+    if not isinstance(error, Refused):
+        return f"the connection was given up: {error or type(error).__name__}"
     ahead = fleet.clock_ahead()
     if ahead is not None and abs(ahead) > AHEAD:
         side = "ahead of" if ahead > 0 else "behind"

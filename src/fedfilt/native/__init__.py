@@ -1,7 +1,7 @@
 """The optional C++ core: training, testing and filtering, close to the limit of the CPU.
 
-torch and SciPy define what is computed and do it wherever the core cannot. FEDFILT_NATIVE = off, baseline, avx2 or
-avx512 forces a level; without it the best one that the CPU has is taken.
+torch and SciPy define what is computed and do it wherever the core cannot. FEDFILT_NATIVE = off, baseline, avx2, avx512
+or neon forces a level; without it the best one that the CPU has is taken.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import numpy as np
 from fedfilt._checks import check_choice
 from fedfilt._types import Array
 
-LEVELS = ("baseline", "avx2", "avx512")
+LEVELS = ("baseline", "avx2", "avx512", "neon")  # as core.cpp numbers them; of those of a CPU, the last is the best
 VARIABLE = "FEDFILT_NATIVE"
 FINE, DIVERGED, NO_MEMORY = range(3)
 
@@ -134,7 +134,9 @@ def sources() -> str:
 def available() -> tuple[str, ...]:
     """The levels that this machine can run."""
     library = _library()
-    return () if isinstance(library, str) else LEVELS[: library.fedfilt_level() + 1]
+    if isinstance(library, str):
+        return ()
+    return tuple(level for number, level in enumerate(LEVELS) if library.fedfilt_has(number))
 
 
 def chosen() -> Choice:

@@ -73,7 +73,7 @@ struct Hearing {
 };
 
 template <Int N>
-void to_pixels(const Hearing& h, float* dx, const float* weights) {
+ALONE void to_pixels(const Hearing& h, float* dx, const float* weights) {
   constexpr Int BITS = 64 / WIDTH;
   for (Int p = 0; p < h.pixels; p++) {
     float* to = dx + h.pixel[p];
@@ -93,8 +93,8 @@ void to_pixels(const Hearing& h, float* dx, const float* weights) {
 
 // ∂weights[o][·] += Σ d · x[pixel + ·] over all windows, for each output o, N registers of one row of the kernel
 template <Int N>
-void to_weights(const float* x, const float* given, const int32_t* from, Int windows, Int columns, Int outputs,
-                float* gradient, Int kernel) {
+ALONE void to_weights(const float* x, const float* given, const int32_t* from, Int windows, Int columns, Int outputs,
+                      float* gradient, Int kernel) {
   for (Int o = 0; o < outputs; o++) {
     float* to = gradient + o * kernel;
     Vector sum[N];
@@ -106,14 +106,6 @@ void to_weights(const float* x, const float* given, const int32_t* from, Int win
     }
     for (Int n = 0; n < N; n++) store(to + n * WIDTH, sum[n]);
   }
-}
-
-// Call f with `n` as a constant, 1 <= n <= N
-template <Int N, class F>
-INLINE void constant(Int n, F f) {
-  if constexpr (N > 1)
-    if (n < N) return constant<N - 1>(n, f);
-  f(std::integral_constant<Int, N>{});
 }
 
 // Cut `all` registers into pieces of nearly the same size, at most MOST: f(first, size)

@@ -3,10 +3,14 @@
 
 using namespace fedfilt;
 
+// Levels have the numbers of LEVELS in __init__.py.
 static const Kernels* kernels(int level) {
 #ifdef FEDFILT_X86
-  if (level == 2) return &avx512;
   if (level == 1) return &avx2;
+  if (level == 2) return &avx512;
+#endif
+#ifdef FEDFILT_ARM
+  if (level == 3) return &neon;
 #endif
   return level == 0 ? &baseline : nullptr;
 }
@@ -16,15 +20,15 @@ extern "C" {
 // Fingerprint of the sources that this library was built from.
 const char* fedfilt_sources() { return FEDFILT_SOURCES; }
 
-// The highest level that this CPU can run: 0 baseline, 1 AVX2, 2 AVX-512.
-int fedfilt_level() {
+// Whether this CPU can run a level. All 64-bit ARM CPUs have NEON.
+int fedfilt_has(int level) {
 #ifdef FEDFILT_X86
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return 2;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+  if (level == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (level == 2)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
-  return 0;
+  return kernels(level) != nullptr;
 }
 
 int fedfilt_train(int level, const Network* network, float* row, const Samples* samples, const Training* training,

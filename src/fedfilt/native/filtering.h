@@ -18,6 +18,15 @@ int apply(const float* matrix, Int count, const float* x, Int x_stride, float* o
   return fine;
 }
 
+// Numbers as they are kept, in double.
+template <class Lanes, class Kept>
+INLINE Lanes widened(Kept kept) {
+#ifdef __aarch64__  // GCC would convert the two floats one by one
+  if constexpr (sizeof(Kept) == 8) return (Lanes)vcvt_f64_f32((float32x2_t)kept);
+#endif
+  return __builtin_convertvector(kept, Lanes);
+}
+
 // out = constant · x + share · (M + μS)⁻¹ M x on all columns of a (count, columns) signal.
 // The mean of a component passes unchanged; only the rest goes through the system, with one device of every component
 // tied to zero, which keeps it well posed for any μ. With y its solution, mean = Σ sense · x and lack = Σ sense · y:
@@ -50,7 +59,7 @@ int solve(const Factor& f, const S* x, Int x_stride, S* out, Int out_stride, Int
     for (Int block = 0; block * BLOCK < width; block++) {
       T* y = work + block * f.count * BLOCK;
       const auto row = [&](Int p, Int n) -> Kept& { return *(Kept*)(y + p * BLOCK + n * LANES); };
-      const auto wide = [&](Int p, Int n) { return __builtin_convertvector(row(p, n), Lanes); };
+      const auto wide = [&](Int p, Int n) { return widened<Lanes>(row(p, n)); };
       const auto part = [&](double* sums, Int p, Int n) -> Lanes& {
         return *(Lanes*)(sums + f.component[p] * BLOCK + n * LANES);
       };

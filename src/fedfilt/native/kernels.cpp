@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 namespace fedfilt {
 namespace {

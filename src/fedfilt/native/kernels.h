@@ -60,6 +60,6 @@ struct Kernels {
   int (*solve_double)(const Factor&, const double* x, Int x_stride, double* out, Int out_stride, Int columns);
 };
 
-extern const Kernels baseline, avx2, avx512;
+extern const Kernels baseline, avx2, avx512, neon;  // those that setup.py builds for this machine
 
 }  // namespace fedfilt

@@ -1,15 +1,19 @@
 // Registers, memory, and the product that all layers are made of.
 // Included by kernels.cpp, inside its namespace.
 
+// Floats in a register; rows of a tile, and registers in each of them
 #if defined(__AVX512F__)
-constexpr Int WIDTH = 16, ROWS = 8;  // floats in a register; rows of a tile in registers
+constexpr Int WIDTH = 16, ROWS = 8, ACROSS = 2;
 #elif defined(__AVX2__)
-constexpr Int WIDTH = 8, ROWS = 6;
+constexpr Int WIDTH = 8, ROWS = 6, ACROSS = 2;
+#elif defined(FEDFILT_NEON)
+constexpr Int WIDTH = 4, ROWS = 5, ACROSS = 4;  // with 6 rows, 24 + 4 + 6 registers are more than the 32 there are
 #else
-constexpr Int WIDTH = 4, ROWS = 6;
+constexpr Int WIDTH = 4, ROWS = 6, ACROSS = 2;
 #endif
-constexpr Int PANEL = 2 * WIDTH;  // columns of a tile
+constexpr Int PANEL = ACROSS * WIDTH;  // columns of a tile
 #define INLINE inline __attribute__((always_inline))
+#define ALONE __attribute__((noinline))  // so that its loop has all registers to itself
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Mask __attribute__((vector_size(4 * WIDTH)));
@@ -60,19 +64,21 @@ struct Product {
 };
 
 template <Int M, Int N>
-void tile(const Product& p, Int r, Int panel) {
+ALONE void tile(const Product& p, Int r, Int panel) {
   const float *x[M], *b = p.b + panel * p.b_panel;
-  float* out = p.out + r * p.out_stride + panel * p.out_panel;
+  const Int terms = p.terms, stride = p.b_stride, next = p.out_stride;
+  const bool relu = p.relu;
+  float* out = p.out + r * next + panel * p.out_panel;
   Vector sum[M][N];
+#pragma GCC unroll 8
   for (Int m = 0; m < M; m++) {
     x[m] = p.x + p.row[r + m];
     for (Int n = 0; n < N; n++)
-      sum[m][n] = p.add    ? load(out + m * p.out_stride + n * WIDTH)
+      sum[m][n] = p.add    ? load(out + m * next + n * WIDTH)
                   : p.bias ? load(p.bias + panel * PANEL + n * WIDTH)
                            : Vector{};
   }
   const int32_t* place = p.place;
-  const Int terms = p.terms, stride = p.b_stride;
   for (Int k = 0; k < terms; k++, b += stride) {
     const Int at = place[k];
     Vector column[N];
@@ -83,35 +89,30 @@ void tile(const Product& p, Int r, Int panel) {
       for (Int n = 0; n < N; n++) sum[m][n] += value * column[n];
     }
   }
+#pragma GCC unroll 8
   for (Int m = 0; m < M; m++)
     for (Int n = 0; n < N; n++) {
       Vector s = sum[m][n];
-      if (p.relu) s = s < 0 ? Vector{} : s;  // keeps NaN, as torch does
-      store(out + m * p.out_stride + n * WIDTH, s);
+      if (relu) s = s < 0 ? Vector{} : s;  // keeps NaN, as torch does
+      store(out + m * next + n * WIDTH, s);
     }
 }
 
-template <Int N>
-void tile_rows(const Product& p, Int rows, Int r, Int panel) {
-  switch (rows) {
-    case 1: return tile<1, N>(p, r, panel);
-    case 2: return tile<2, N>(p, r, panel);
-    case 3: return tile<3, N>(p, r, panel);
-    case 4: return tile<4, N>(p, r, panel);
-    case 5: return tile<5, N>(p, r, panel);
-    case 6: return tile<6, N>(p, r, panel);
-    case 7: return tile<least(7, ROWS), N>(p, r, panel);
-    case 8: return tile<least(8, ROWS), N>(p, r, panel);
-  }
+// Call f with `n` as a constant, 1 <= n <= N
+template <Int N, class F>
+INLINE void constant(Int n, F f) {
+  if constexpr (N > 1)
+    if (n < N) return constant<N - 1>(n, f);
+  f(std::integral_constant<Int, N>{});
 }
 
 void multiply(const Product& p) {
   const Int groups = (p.rows + ROWS - 1) / ROWS;
   for (Int panel = 0; panel * PANEL < p.columns; panel++) {
-    const bool one = p.columns - panel * PANEL <= WIDTH;
+    const Int across = least(ACROSS, up(p.columns - panel * PANEL, WIDTH) / WIDTH);
     for (Int g = 0, r = 0; g < groups; g++) {
       const Int rows = (p.rows - r + groups - g - 1) / (groups - g);  // groups of nearly equal size
-      one ? tile_rows<1>(p, rows, r, panel) : tile_rows<2>(p, rows, r, panel);
+      constant<ACROSS>(across, [&](auto n) { constant<ROWS>(rows, [&](auto m) { tile<m, n>(p, r, panel); }); });
       r += rows;
     }
   }

@@ -120,11 +120,11 @@ def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
         event = new[device]
         if event.links is None:
             raise ValueError(f"device {device} is new to the graph: its event of round {event.round} must give links")
-        others = [int(end) for link in event.links for end in link[:2] if device in link[:2] and end < graph.count]
+        others = [int(end) for link in event.links for end in link[:2] if device in link[:2] and end < device]
         if rooms is not None:
             rooms.append(rooms[others[0] if others else 0] if event.room is None else event.room)
         if positions is not None:
-            positions.append(graph.positions[others or slice(None)].mean(axis=0).tolist())
+            positions.append(np.mean([positions[other] for other in others] or positions, axis=0).tolist())
     adjacency = graph.adjacency.copy()
     adjacency.resize(max(new) + 1, max(new) + 1)
     return replace(graph, adjacency=adjacency, rooms=rooms, positions=positions)
@@ -212,7 +212,7 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
         chosen = [device for device, kind in now.joined.items() if kind == start]
         if chosen:
             rule = interpolating(experiment.aggregator) if start == "neighbours" else None
-            mixed = np.empty_like(models)
+            mixed = models.copy()
             mixed[there] = nothing.averaged(before) if rule is None else rule(before, nothing, now.among)
             models[chosen] = mixed[chosen]
     residuals = None if state.residuals is None else state.residuals.copy()
@@ -313,6 +313,7 @@ def _apply(
                 )
     for device in event.leave:  # type: ignore[union-attr]
         present[device], back[device] = False, 0
+        joined.pop(device, None)  # it had come before the same round
         note(device, "leave")
     for device in event.offline:  # type: ignore[union-attr]
         back[device] = event.until or last + 1

@@ -1,5 +1,6 @@
 """All that a config stands for, ready to play. Building a run never trains; learning a graph is a step of its own."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -28,6 +29,8 @@ from fedfilt.system.about import about
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.trainer import Trainer, model_named
+
+log = logging.getLogger("fedfilt")
 
 
 class Run:
@@ -103,7 +106,11 @@ class Run:
         own = nullcontext(engine) if engine is not None else None
         with own or Local(self.data, self.model, config.training, config.seed, workers=1) as running:
             jobs = [Job(1, device, row, Plan(epochs=1)) for device, row in enumerate(models)]
-            replies = [reply for reply in running.train(jobs, np.inf) if not reply.absent and not reply.late]
+            replies = list(running.train(jobs, np.inf))
+            silent = [str(reply.device) for reply in replies if reply.absent or reply.late]
+            if silent:
+                log.warning("no first update came from %s: the graph is learned without", ", ".join(silent))
+            replies = [reply for reply in replies if str(reply.device) not in silent]
             return Updates.stack(replies, *models.shape).rows
 
     @contextmanager

@@ -340,20 +340,17 @@ class Records:
 
     def weights(self, number: int | None = None) -> Array | None:
         """Samples (K,) behind each update of a round, 0 for absent devices; without a round, all that devices hold."""
-        reported = None if number is None else self.columns(number).get("samples")
-        if reported is not None and len(reported) == self.count:
-            return np.array(reported, float)
-        if self.label_counts is None:
-            return None
-        held: Array = self.label_counts.sum(axis=1).astype(float)
+        held = None if self.label_counts is None else self.label_counts.sum(axis=1).astype(float)
         if number is None:
             return held
-        line = self.line(number)
-        columns = self.columns(number)
-        fraction, epochs = columns.get("data_fraction"), columns.get("epochs")
-        if fraction is None or epochs is None or len(fraction) != len(held) or len(epochs) != len(held):
+        line, columns = self.line(number), self.columns(number)
+        reported = columns.get("samples")
+        if reported is not None and len(reported) == self.count:
+            used = np.array(reported, float)
+        elif held is None or any(len(columns.get(key, ())) != len(held) for key in ("data_fraction", "epochs")):
             return held
-        used = whole(fraction, held) * (np.array(epochs) > 0)
+        else:
+            used = whole(columns["data_fraction"], held) * (np.array(columns["epochs"]) > 0)
         absent = [d for key in ("late", "rejected") for d in (line["time"].get(key) or [])]
         absent += [*(line.get("away") or []), *map(int, line.get("absent") or {})]
         used[[d for d in absent if isinstance(d, int) and 0 <= d < len(used)]] = 0

@@ -317,8 +317,8 @@ class Signing:
         answer = call_next(context)
         taken = time.time() - before
         if taken < PROMPT:
-            with suppress(KeyError, ValueError):  # a Date counts whole seconds
-                there = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
+            with suppress(KeyError, ValueError):  # a Date counts whole seconds, and the server renews it once a second
+                there = parsedate_to_datetime(answer.headers["date"]).timestamp() + 1.0
                 self.ahead = before + taken / 2 - there
         return answer
 
@@ -353,6 +353,7 @@ class Fleet:
             address, authority is None, authority, [self._signing]
         )
         self._node: Any = None
+        self._pulled: tuple[Any, Any, dict[str, bytes]] | None = None  # an order that is being fetched
         self._lost: Exception | None = None
         self._closed = threading.Event()
 
@@ -376,25 +377,31 @@ class Fleet:
         self._client.close()
 
     def receive(self) -> Any:
-        """The next order as a Flower Message, None if there is none now."""
+        """The next order as a Flower Message, None if there is none now.
+
+        The server hands an order out once. If it cannot be reached in between, the next call goes on with that order.
+        """
         if self._lost is not None:
             raise self._lost
         flower = self._flower
-        got = self._ask(self._client.PullMessages, flower.PullMessagesRequest(node=self._node))
-        if not got.messages_list:
-            return None
-        head, tree = flower.message_from_proto(got.messages_list[0]), got.message_object_trees[0]
-        run, contents = head.metadata.run_id, {}
+        if self._pulled is None:
+            got = self._ask(self._client.PullMessages, flower.PullMessagesRequest(node=self._node))
+            if not got.messages_list:
+                return None
+            self._pulled = flower.message_from_proto(got.messages_list[0]), got.message_object_trees[0], {}
+        head, tree, contents = self._pulled
+        run = head.metadata.run_id
         wanted = [one.object_id for one in flower.iterate_object_tree(tree)]
         if len(wanted) > MOST_OBJECTS:
             raise Refused(f"an order must consist of at most {MOST_OBJECTS} objects, got {len(wanted)}")
-        for name in wanted:
+        for name in (name for name in wanted if name not in contents):
             request = flower.PullObjectRequest(node=self._node, run_id=run, object_id=name)
             contents[name] = self._object(request)
         message = flower.inflate_object_from_contents(tree.object_id, contents)
         message.metadata.__dict__["_message_id"] = tree.object_id
         confirmed = flower.ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=tree.object_id)
         self._ask(self._client.ConfirmMessageReceived, confirmed)
+        self._pulled = None
         return message
 
     def send(self, reply: Any, seconds: float) -> None:
@@ -427,7 +434,7 @@ class Fleet:
                 )
 
     def clock_ahead(self) -> float | None:
-        """Seconds by which this clock is ahead of the server's, to half a second; None if that is not known."""
+        """Seconds by which this clock is ahead of the server's, to a second; None if that is not known."""
         return self._signing.ahead
 
     def _object(self, request: Any) -> bytes:

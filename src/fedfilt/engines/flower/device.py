@@ -53,13 +53,12 @@ class Workplace(NamedTuple):
     folder: Path
     about: str = ""  # the experiment that it takes part in; "": any
     report: Report = Report()
-    planned: int = 0  # samples that it says it has trained on if the true number is not reported
     ahead: float = math.nan  # seconds by which its clock is ahead of the server's
 
 
 def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Train as ordered, and answer with the packed update; what is not sent stays on disk."""
-    _check_about(content, here)
+    check_about(content, here.about)
     layout = here.desk.trainer.layout
     run, job = messages.read_train_order(content, layout.size)
     holdings, folder = here.samples(job.device), here.folder
@@ -70,7 +69,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
     done = work(job._replace(residual=left), holdings.train, here.desk)
     _keep_left(folder, run, job.round, done.residual)
     seconds = time.perf_counter() - start
-    samples = done.samples if here.report.samples or not done.samples else here.planned
+    samples = min(done.samples, messages.MOST) if here.report.samples or not done.samples else messages.WITHHELD
     loss = done.loss if here.report.loss else math.nan
     trained = messages.Trained(done.content, samples, loss, seconds, lost=lost)
     return messages.train_reply(run, job, trained, here.ahead)
@@ -78,7 +77,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
 
 def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Keep the model that the server sent, and test it."""
-    _check_about(content, here)
+    check_about(content, here.about)
     layout = here.desk.trainer.layout
     run, round, device, row = messages.read_test_order(content, layout.size)
     holdings = here.samples(device)
@@ -89,9 +88,9 @@ def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     return messages.test_reply(run, round, device, (own, everybody), here.ahead)
 
 
-def _check_about(content: RecordDict, here: Workplace) -> None:
+def check_about(content: RecordDict, about: str) -> None:
     """Refuse an order that is about another experiment than the device's own."""
-    if here.about and (parts := differing(here.about, messages.about_of(content))):
+    if about and (parts := differing(about, messages.about_of(content))):
         raise messages.BadMessage(
             f"the edge server plays another experiment than this device: {', '.join(parts)} differ; write the "
             "deployment again"
@@ -104,7 +103,7 @@ def said_of(error: Exception) -> str:
         return short(error.said)
     if isinstance(error, messages.BadMessage | Diverged):
         return short(str(error))
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         return short(f"its disk: {error.strerror or type(error).__name__}")
     return f"it could not be done ({type(error).__name__}); the log of the device says more"
 
@@ -217,8 +216,8 @@ def client_app(place: Callable[[Context], Workplace]) -> ClientApp:
     def answer(work: Callable[[RecordDict, Workplace], RecordDict], message: Message, context: Context) -> Message:
         try:
             return Message(work(message.content, place(context)), reply_to=message)
-        except (ValueError, Diverged, OSError, MemoryError) as error:
-            log.warning("an order could not be carried out: %s", error)
+        except Exception as error:
+            log.warning("an order could not be carried out: %s", error or type(error).__name__)
             raise ValueError(said_of(error)) from None  # Flower tells the server what is raised
 
     @app.train()

@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
     round: int = 0  # of its last good answer; 0: none
     at: float = 0.0  # when that came, in seconds since 1970
-    samples: int = 0  # that it last said it had trained on
+    samples: int | None = None  # that it last said it had trained on, if it does
     version: str = ""  # of fedfilt on it
     clock_ahead: float | None = None  # seconds, if it knows
     problem: str = ""  # why its last answer was none
@@ -113,6 +113,7 @@ class Flower:
             self._note(reply.device, reply.absent)
         for answer in exchange(self._grid, sent, seconds, enough):
             replies.append(self._reply(by_device[answer.device], answer))
+        replies = _weighed(replies)
         end = max((reply.cost.seconds for reply in replies), default=0.0)
         for reply in replies:
             if self._real_time is None or reply.absent:
@@ -195,9 +196,11 @@ class Flower:
         if answer.content is None:
             self._note(device, answer.problem)
             return _absent(device, answer.problem)._replace(late=answer.late)
-        most = messages.MOST if self.data.elsewhere else job.plan.samples(len(self.data.train[device]))
+        allowed = range(job.plan.samples(len(self.data.train[device])) + 1)
+        if self.data.elsewhere:
+            allowed = range(messages.WITHHELD, messages.MOST + 1)
         try:
-            trained = messages.read_train_reply(answer.content, self._run, job, most, self._most_bytes)
+            trained = messages.read_train_reply(answer.content, self._run, job, allowed, self._most_bytes)
             update = unpack(trained.content, self.layout.size)
             self._note(device, "", answer.content, trained.samples)
         except ValueError as error:
@@ -216,7 +219,16 @@ class Flower:
             said = messages.said(content)
             ahead = None if math.isnan(said.ahead) else round(said.ahead, 1)
             before = before._replace(round=self._round, version=said.version, clock_ahead=ahead, at=time.time())
-        self.seen[device] = before if samples is None else before._replace(samples=samples)
+        if samples is not None:
+            before = before._replace(samples=None if samples == messages.WITHHELD else samples)
+        self.seen[device] = before
+
+
+def _weighed(replies: list[Reply]) -> list[Reply]:
+    """Replies with a number of samples each: a device that does not say how many counts like the median of others."""
+    said = [reply.samples for reply in replies if reply.samples > 0]
+    middle = int(np.median(said)) if said else 1
+    return [reply._replace(samples=middle) if reply.samples == messages.WITHHELD else reply for reply in replies]
 
 
 def _absent(device: int, why: str) -> Reply:

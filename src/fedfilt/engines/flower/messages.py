@@ -18,6 +18,7 @@ from fedfilt.training.work import Tested
 
 RECORD = "fedfilt"
 FORMAT = 3  # 1 had no number and counted rounds from 0, 2 did not say about which experiment
+WITHHELD = -1  # samples of a device that does not say how many
 MOST = 1_000_000  # samples that a device with data of its own may say it has trained or was tested on
 TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": MessageType.QUERY}
 
@@ -30,7 +31,7 @@ class Trained(NamedTuple):
     """What a device says after training."""
 
     content: bytes  # the packed update, see `fedfilt.system.wire`
-    samples: int
+    samples: int  # or WITHHELD
     loss: float  # NaN: without samples, or not said
     seconds: float  # it trained
     lost: bool = False  # whether it no longer had what it had not sent yet
@@ -83,21 +84,21 @@ def train_reply(run: str, job: Job, trained: Trained, ahead: float = math.nan) -
     return _answer(run, job.round, job.device, fields, ahead)
 
 
-def read_train_reply(content: RecordDict, run: str, job: Job, most_samples: int, most_bytes: int) -> Trained:
+def read_train_reply(content: RecordDict, run: str, job: Job, samples: range, most_bytes: int) -> Trained:
     """What a device said, if it is an answer to exactly this order and within bounds."""
     record = _record(content)
     _check_head(record, run, job.round, job.device)
     update = _get(record, "update", bytes)
     if len(update) > most_bytes:
         raise BadMessage(f"update must be at most {most_bytes} bytes, got {len(update)}")
-    samples = _number(record, "samples", 0, most_samples)
+    trained_on = _number(record, "samples", samples[0], samples[-1])
     loss = _get(record, "loss", float) if "loss" in record else math.nan
     if "loss" in record and not math.isfinite(loss):
         raise BadMessage(f"loss must be finite, got {loss}")
     seconds = _get(record, "seconds", float)
     if not 0 <= seconds < 1e9:
         raise BadMessage(f"seconds must be from 0 to 1e9, got {seconds}")
-    return Trained(update, samples, loss, seconds, _get(record, "lost", bool))
+    return Trained(update, trained_on, loss, seconds, _get(record, "lost", bool))
 
 
 def test_order(run: str, round: int, device: int, row: Array, about: str) -> RecordDict:

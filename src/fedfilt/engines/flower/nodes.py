@@ -21,20 +21,22 @@ class Nodes:
     for their number (`partition-id`); a number that an online node has already is not given a second time.
     """
 
-    def __init__(self, grid: Grid, count: int, registered: Sequence[Registered] | None = None) -> None:
+    def __init__(
+        self, grid: Grid, count: int, registered: Sequence[Registered] | None = None, gone: Set[int] = frozenset()
+    ) -> None:
+        """`gone` are rows of devices that were removed; nothing is sent to them."""
         if registered is not None and len(registered) != count:
             raise ValueError(
                 f"there must be one registered device per row of the graph, {count}, got {len(registered)}"
             )
-        self._grid, self._count, self._registered = grid, count, registered
+        self._grid, self._count, self._registered, self._gone = grid, count, registered, gone
         self._numbers: dict[int, int] = {}  # node id -> device, of nodes that said their number
         self._refused: set[int] = set()
 
     def online(self) -> dict[int, int]:
         """Node id of every device that is online."""
-        if self._registered is not None:
-            return self._by_key(self._registered)
-        return self._by_number()
+        found = self._by_number() if self._registered is None else self._by_key(self._registered)
+        return {row: node for row, node in found.items() if row not in self._gone}
 
     def wait(self, wanted: Set[int], seconds: float, patience: float = 180.0) -> dict[int, int]:
         """Wait for devices to be online: at most so long for the first, and then `patience` for the others."""

@@ -1,20 +1,21 @@
 """Changes of a deployment while its rounds go on: devices are added, removed and replaced, certificates renewed."""
 
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
 
-from fedfilt._files import locked, write_atomically
+from fedfilt._files import Busy, in_use, locked, write_atomically
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import Site
 from fedfilt.flower.deploy.certificates import renew_server
 from fedfilt.flower.deploy.control import control, register
 from fedfilt.flower.deploy.members import Members, with_changes
 from fedfilt.flower.deploy.supervise import checked
-from fedfilt.flower.deploy.write import experiment_of, write_device
+from fedfilt.flower.deploy.write import check_name, experiment_of, write_device
 from fedfilt.rounds.timeline import Timeline
 from fedfilt.runs.build import Run, is_own
 from fedfilt.runs.config import Config
@@ -27,13 +28,12 @@ def add(building: Path, name: str, room: str | None, links: list[str]) -> Path:
     Without links it is linked with the devices of its room.
     """
     server = checked(building / "server", "deployment.toml")
-    with locked(server / "app"):
+    with _alone(server):
         members, config = Members(server), experiment_of(server)
         table = members.table
         if not is_own(config):
             raise ValueError("the devices of this deployment were dealt their samples: only with own data can it grow")
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
-            raise ValueError(f"a name must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+        check_name(name)
         known = {device["name"]: device for device in table["device"]}
         if name in known and not known[name].get("gone"):
             raise ValueError(f"{name} takes part already; to give it a new key: fedfilt deploy replace {name}")
@@ -52,7 +52,7 @@ def add(building: Path, name: str, room: str | None, links: list[str]) -> Path:
 def remove(building: Path, name: str) -> None:
     """Let a device in no longer; its model is kept, and it is on the graph no more from the next round on."""
     server = checked(building / "server", "deployment.toml")
-    with locked(server / "app"):
+    with _alone(server):
         members, config = Members(server), experiment_of(server)
         table = members.table
         _device(table, name)["gone"] = True
@@ -64,10 +64,12 @@ def remove(building: Path, name: str) -> None:
 def replace_device(building: Path, name: str) -> Path:
     """Give a device that was lost a new key, and write its folder; its old key is refused from now on."""
     server = checked(building / "server", "deployment.toml")
-    with locked(server / "app"):
+    with _alone(server):
         members, config = Members(server), experiment_of(server)
         table = members.table
         _device(table, name)
+        if not Site.read(table).authentication:
+            raise ValueError("the devices of this deployment have no keys (--no-authentication)")
         folder = _write_device(building, name, config, members, table)
         _keep(server, table)
     return folder
@@ -76,10 +78,21 @@ def replace_device(building: Path, name: str) -> Path:
 def renew(building: Path) -> None:
     """Make a new certificate for the edge server, which takes it up by itself; devices need nothing new."""
     server = checked(building / "server", "deployment.toml")
-    site = Site.read(Members(server).table)
-    if not site.authentication:
-        raise ValueError("this deployment has no certificates (--no-authentication)")
-    renew_server(server / "certificates", site.where)
+    with _alone(server):
+        site = Site.read(Members(server).table)
+        if not site.authentication:
+            raise ValueError("this deployment has no certificates (--no-authentication)")
+        renew_server(server / "certificates", site.where)
+
+
+@contextmanager
+def _alone(server: Path) -> Iterator[None]:
+    """One change at a time."""
+    try:
+        with locked(server / "flower"):
+            yield
+    except Busy:
+        raise ValueError("another change of this deployment is being made; try again when it is done") from None
 
 
 def _device(table: Table, name: str) -> Table:
@@ -104,8 +117,8 @@ def _write_device(building: Path, name: str, config: Config, members: Members, t
 def _planned(config: Config, members: Members, table: Table) -> Config:
     """The experiment with all changes, those that are new before the next round; what cannot be is refused."""
     played = len(read_lines(members.run))
-    if played >= config.rounds:
-        raise ValueError(f"all {config.rounds} rounds are played: nothing changes any more")
+    if played + in_use(members.folder) >= config.rounds:
+        raise ValueError(f"there is no round left of {config.rounds} before which that could happen")
     past = members.rounds()
     changed = with_changes(config, table, past + [played + 1] * (len(table.get("change", [])) - len(past)))
     Run(changed)
@@ -126,10 +139,15 @@ def _room(config: Config, room: str | None) -> int | str | None:
         if room is not None:
             raise ValueError("the graph of this deployment has no rooms: leave out --room")
         return None
+    place = getattr(config.graph.topology, "place", None)
+    named = place(config.seed).room_names if place else ()
     try:
+        if room in named:
+            return named.index(room)
         return int(room) if np.issubdtype(rooms.dtype, np.integer) else room
     except ValueError:
-        raise ValueError(f"room must be a number like {rooms[0]}, got {room!r}") from None
+        known = f"one of {', '.join(named)}, or " if named else ""
+        raise ValueError(f"room must be {known}a number like {rooms[0]}, got {room!r}") from None
 
 
 def _linked(now: Any, table: Table, room: int | str | None, links: list[str], name: str) -> list[str]:
@@ -143,7 +161,10 @@ def _linked(now: Any, table: Table, room: int | str | None, links: list[str], na
         return links
     if room is None:
         raise ValueError("a new device needs --links, or a --room whose devices it is linked with")
-    return [other for other in there if now.graph.rooms[names.index(other)] == room]
+    found = [other for other in there if now.graph.rooms[names.index(other)] == room]
+    if not found:
+        raise ValueError(f"no device is in room {room}: say with --links with which the new one is linked")
+    return found
 
 
 def _keep(server: Path, table: Table) -> None:
@@ -154,5 +175,6 @@ def _keep(server: Path, table: Table) -> None:
     try:
         with control(str(site.where), authority) as link:
             register(table, link)
-    except OSError:
-        pass  # it does not run: it will know when it starts
+    except OSError as error:
+        if in_use(server):
+            raise OSError(f"the edge server runs, but has not taken the change yet ({error}): do it again") from None

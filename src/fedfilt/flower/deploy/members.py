@@ -43,9 +43,16 @@ class Members:
         return registered(self.table)
 
     def rounds(self) -> list[int]:
-        """Before which round each change took place; new ones are not in it yet."""
+        """Before which round each change took place; new ones are not in it yet, and none is in a run that is new."""
         path = self.folder / "changes.json"
-        return list(json.loads(path.read_text())) if path.exists() else []
+        return list(json.loads(path.read_text())) if path.exists() and self._begun() else []
+
+    def _begun(self) -> bool:
+        return (self.run / "config.toml").exists()
+
+    def gone(self) -> set[int]:
+        """Rows of devices that were removed."""
+        return {row for row, device in enumerate(self.table["device"]) if device.get("gone")}
 
     def settle(self, config: Config) -> Config:
         """The experiment with all changes up to now; those that are new take place before the next round."""
@@ -64,16 +71,16 @@ class Members:
         known = self.known()
         for row, device in enumerate(self.table["device"]):
             found = known.setdefault(device["name"], {})
-            if row in seen:
-                found |= seen[row]._asdict()
-            if row < len(tested) and tested[row] is not None:
+            now = seen.get(row, Seen())
+            found |= now._asdict() if now.round else {"problem": now.problem or found.get("problem", "")}
+            if row < len(tested) and now.round == line["round"]:
                 found["accuracy"] = tested[row]
         write_atomically(self.folder / "status.json", json.dumps({"round": line["round"], "devices": known}).encode())
 
     def known(self) -> dict[str, Table]:
         """By name, what is known of the devices."""
         path = self.folder / "status.json"
-        return dict(json.loads(path.read_text())["devices"]) if path.exists() else {}
+        return dict(json.loads(path.read_text())["devices"]) if path.exists() and self._begun() else {}
 
 
 def with_changes(config: Config, table: Table, rounds: list[int]) -> Config:

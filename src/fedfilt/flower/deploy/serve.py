@@ -22,9 +22,10 @@ from fedfilt._types import Table
 from fedfilt.engines.flower._compat import START, Control
 from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.control import control, register
-from fedfilt.flower.deploy.supervise import PAUSE, checked, running, stoppable
+from fedfilt.flower.deploy.supervise import PAUSE, Terminated, checked, running, stoppable
 
 log = logging.getLogger("fedfilt")
+ASK = 5.0  # seconds between two questions how a run is, each of which the SuperLink logs
 FAILURES = 4  # runs that may end without a new round before we give up
 
 
@@ -41,10 +42,14 @@ def server_command(folder: Path) -> list[str]:
     return [*command, "--enable-supernode-auth"]
 
 
-def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
+def _nothing() -> None:
+    pass
+
+
+def keep_server(folder: Path, ready: Callable[[], None] = _nothing, done: Callable[[], None] = _nothing) -> None:
     """Run the SuperLink and the experiment until it is complete; go on from the last checkpoint after any crash.
 
-    `ready` is called whenever devices can join.
+    `ready` is called whenever devices can join, `done` when they should leave, before the SuperLink ends.
     """
     folder = checked(folder, "deployment.toml")
     site = Site.read(_deployment(folder))
@@ -52,12 +57,16 @@ def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
     failures, reached = 0, _round(folder)
     with stoppable():
         while not _complete(folder):
+            renewed = False
             try:
-                _serve(folder, ready)
+                renewed = _serve(folder, ready, done)
             except OSError as error:
                 log.warning("%s", error)
             if _complete(folder):
                 break
+            if renewed:
+                log.info("the edge server has a new certificate: it starts again with it")
+                continue
             failures = failures + 1 if _round(folder) == reached else 0
             reached = _round(folder)
             if failures == FAILURES:
@@ -67,8 +76,8 @@ def keep_server(folder: Path, ready: Callable[[], None] = lambda: None) -> None:
         log.info("all rounds are played; to look at them: fedfilt report %s", folder / "run")
 
 
-def _serve(folder: Path, ready: Callable[[], None]) -> None:
-    """Run a SuperLink and one run after the other on it, as long as they get on."""
+def _serve(folder: Path, ready: Callable[[], None], done: Callable[[], None]) -> bool:
+    """Run a SuperLink and one run after the other on it, as long as they get on; True if it has a new certificate."""
     site = Site.read(_deployment(folder))
     authority = folder / "certificates" / "ca.crt" if site.authentication else None
     before = _certificate(folder)
@@ -76,11 +85,18 @@ def _serve(folder: Path, ready: Callable[[], None]) -> None:
         register(_deployment(folder), link)
         ready()
         reached = -1
-        while superlink.poll() is None and not _complete(folder) and reached != _round(folder):
-            reached = _round(folder)
-            if not _play(folder, superlink, link, before):
-                log.info("the edge server has a new certificate: it starts again with it")
-                return
+        try:
+            while superlink.poll() is None and not _complete(folder) and reached != _round(folder):
+                reached = _round(folder)
+                _play(folder, superlink, link, before)
+                if _certificate(folder) != before:
+                    return True
+        except Terminated:
+            done()
+            raise
+        if _complete(folder):
+            done()
+    return False
 
 
 def _certificate(folder: Path) -> bytes:
@@ -92,19 +108,20 @@ def keep_all(folder: Path, supernode: bool = False) -> None:
     """Run the edge server and all devices on this machine until the run is complete, to try a deployment out."""
     checked(folder / "server", "deployment.toml")
     here = [sys.executable, "-m", "fedfilt.cli", "deploy", "device", *(["--supernode"] if supernode else [])]
+    members = {device["name"] for device in _deployment(folder / "server")["device"] if not device.get("gone")}
     with ExitStack() as stack:
-        waiting = sorted((folder / "devices").iterdir())
+        waiting = sorted(path for path in (folder / "devices").iterdir() if path.name in members)
 
         def ready() -> None:
             while waiting:
                 device = waiting.pop(0)
                 stack.enter_context(running([*here, str(device)], device / "flower", device / "device.log"))
 
-        keep_server(folder / "server", ready)
+        keep_server(folder / "server", ready, stack.close)
 
 
-def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, certificate: bytes) -> bool:
-    """Start a Flower run, and return when it has ended, or the SuperLink has; False if there is a new certificate.
+def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, certificate: bytes) -> None:
+    """Start a Flower run, and return when it has ended, or the SuperLink has, or there is a new certificate.
 
     Flower takes a minute to miss a server app that was killed; that it no longer holds the run folder is seen at once.
     """
@@ -112,24 +129,24 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, cer
     run = link.start(folder / "app")
     log.info("Flower run %d goes on after round %d", run, _round(folder))
     told = _tell(folder, None)
-    seen = 0.0  # when the server app was last seen; it takes a while to begin
+    seen = asked = 0.0  # when the server app was last seen; it takes a while to begin
     while superlink.poll() is None and not _complete(folder):
         told = _tell(folder, told)
         if _certificate(folder) != certificate:
-            return False
+            return
         if in_use(folder):
             seen = time.monotonic()
         elif seen and time.monotonic() - seen > 2.0:
             log.warning("the server app of Flower run %d is gone", run)
             link.stop(run)
-            return True
-        status = link.run(run).status
-        if status.status == "finished":
-            log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
-            return True
+            return
+        if time.monotonic() - asked > ASK:
+            asked, status = time.monotonic(), link.run(run).status
+            if status.status == "finished":
+                log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
+                return
         time.sleep(0.5)
     _tell(folder, told)
-    return True
 
 
 def _tell(folder: Path, since: int | None) -> int:

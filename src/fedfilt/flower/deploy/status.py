@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from fedfilt._files import in_use
 from fedfilt.flower.deploy.address import Site
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.members import Members
@@ -27,12 +28,14 @@ class Status(NamedTuple):
     clock_ahead: float | None  # seconds
     version: str | None  # of fedfilt on it
     problem: str  # why its last answer was none
+    refused: int  # attempts of a second process with its key, as far as the log goes back: a restart, or a copy
 
 
 class Report(NamedTuple):
     """How a deployment is."""
 
     round: int  # rounds played
+    running: bool  # the edge server
     devices: list[Status]
     strangers: int  # attempts to take part with a key that is not registered (any more), as far as the log goes back
 
@@ -56,8 +59,8 @@ def status(building: Path) -> Report:
     for device in table["device"]:
         name, seen = device["name"], known.get(device["name"], {})
         problem = "removed" if device.get("gone") else seen.get("problem", "")
-        if not problem and (times := refused.get(keys.get(name, b""), 0)):
-            problem = f"a second process with its key was refused ({times}x): it was restarted, or its key copied"
+        if not problem and seen.get("round") and seen.get("samples") == 0:
+            problem = "it has no labelled samples"
         answered = bool(seen.get("round"))
         online = None if here is None else name in here
         found.append(
@@ -71,10 +74,11 @@ def status(building: Path) -> Report:
                 seen["clock_ahead"] if answered else None,
                 seen["version"] if answered else None,
                 problem,
+                refused.get(keys.get(name, b""), 0),
             )
         )
     strangers = sum(times for key, times in refused.items() if key not in keys.values())
-    return Report(len(read_lines(members.run)), found, strangers)
+    return Report(len(read_lines(members.run)), in_use(server), found, strangers)
 
 
 def _refused(log: Path) -> Counter[bytes]:

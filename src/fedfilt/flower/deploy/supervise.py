@@ -21,7 +21,7 @@ log = logging.getLogger("fedfilt")
 PAUSE = 5.0  # seconds before a process is started again
 
 
-class Terminated(Exception):
+class Terminated(BaseException):
     """The user, or systemd, wants an end."""
 
 

@@ -8,6 +8,7 @@
 
 import getpass
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -58,6 +59,8 @@ def write(
     site = Site(where, authentication, insist, (place or folder).absolute(), program)
     homes = run.config.data.places(run.graph.count) if is_own(run.config) else []
     names = [home.name for home in homes] or [f"device-{number:03d}" for number in range(run.graph.count)]
+    for name in names:
+        check_name(name)
     if len(set(names)) < len(names):
         raise ValueError(f"data.folders must have different names, got {names}")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +118,7 @@ def write_device(folder: Path, name: str, row: int, run: Run, site: Site, author
             (folder / old).unlink(missing_ok=True)
         public = new_key(folder)
     own = {"name": name, "address": str(site.where), "authentication": site.authentication, "number": row}
-    planned = {"samples": int(run.hardware.samples[row]), "experiment": known(run)}
-    (folder / "device.toml").write_text(tomli_w.dumps(own | planned), encoding="utf-8")
+    (folder / "device.toml").write_text(tomli_w.dumps(own | {"experiment": known(run)}), encoding="utf-8")
     if is_own(run.config):
         (folder / "data").mkdir(exist_ok=True)
         if not (folder / SETTINGS).exists():
@@ -128,11 +130,15 @@ def write_device(folder: Path, name: str, row: int, run: Run, site: Site, author
 
 
 def _copy_data(home: Path, folder: Path) -> None:
-    """Give a device's folder the data, and the owner's settings, of another."""
-    if (home / SETTINGS).exists():
-        shutil.copyfile(home / SETTINGS, folder / SETTINGS)
-    if (home / "data").is_dir():
-        shutil.copytree(home / "data", folder / "data", dirs_exist_ok=True)
+    """Give a device's folder all that the owner has in another: data, settings, code that reads it."""
+    made = {path.name for path in folder.iterdir()} - {SETTINGS, "data"}
+    shutil.copytree(home, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made, "state", "flower", "*.log"))
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that would not do for a folder, a systemd unit or a topic."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
+        raise ValueError(f"a device's name must be up to 40 letters, digits, dots, dashes, underscores, got {name!r}")
 
 
 def experiment_of(server: Path) -> Config:
