@@ -2,10 +2,11 @@
 
 Every device has data of its own: windows of the smartwatch recordings, those of each arm spread over five devices. They
 train the model of experiments/watch.toml and send a quarter of every update. In every fourth round, 5 % of the devices,
-drawn at random, are killed with SIGKILL and started again. Flower counts such a device as online for up to a minute, so
-a round that misses it ends after `engine.timeout_seconds` (--timeout); meanwhile the new process is refused, and asks
-again. At the end, the local engine plays the same rounds without the replies that were missing, to the same bits.
-Usage: python benchmarks/many_devices.py [--devices 100] [--rounds 20] [--kill 0.05] [--timeout 60] [--seed 0]
+drawn at random, are killed with SIGKILL and started again. Flower counts such a device as online for up to a minute. A
+round that misses it ends when Flower gives it up, or after `engine.timeout_seconds` (--timeout); meanwhile the new
+process is refused, and asks again. At the end, the local engine plays the same rounds without the replies that were
+missing, to the same bits.
+Usage: python benchmarks/many_devices.py [--devices 100] [--rounds 20] [--kill 0.05] [--timeout 180] [--seed 0]
 """
 
 import argparse
@@ -193,7 +194,7 @@ def main():
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--kill", type=float, default=0.05, help="share of the devices, in every fourth round")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a round waits for missing devices")
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds that a round waits for missing devices")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and end all processes
@@ -203,6 +204,7 @@ def main():
         folders = written(experiment(Path(folder), options), building, free_port())
         begin = time.monotonic()
         fleet = Fleet(folders, stack)  # they ask for the server until it is there
+        stack.callback(fleet.end)
         tell(f"{len(folders)} devices are started")
         time.sleep(len(folders) / 4)  # let them load before the server needs the cores
         edge = stack.enter_context(server(building))
@@ -225,7 +227,6 @@ def main():
                     tell(f"killed in round {played + 1}: {fleet.killed[-1][1]}")
             time.sleep(0.2)
         sizes.close()
-        fleet.end()
         assert edge.returncode == 0, (building / "server.log").read_text()
         tell("the local engine plays the same rounds")
         report(lines(building), fleet, sizes, spent, same_bits(building))

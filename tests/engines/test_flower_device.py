@@ -216,6 +216,20 @@ def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monk
         assert "at most 1000 bytes" in reply.text
 
 
+def test_few_threads_of_the_superlink_share_its_database():
+    from anyio import to_thread
+
+    from fedfilt.flower.deploy.superlink import THREADS, Guard
+
+    async def threads():
+        async def app(scope, receive, send): ...
+
+        await Guard(app, most_bytes=0)({"type": "lifespan"}, app, app)
+        return to_thread.current_default_thread_limiter().total_tokens
+
+    assert asyncio.run(threads()) == THREADS
+
+
 @pytest.mark.parametrize("seconds", [(290, 55), (310, 0), (290, 65)])
 def test_an_app_has_time_to_start_but_not_to_fall_silent(monkeypatch, seconds):
     from flwr.proto.task_pb2 import Task, TaskStatus

@@ -17,7 +17,7 @@ from fedfilt.engines.flower._compat import short
 
 log = logging.getLogger("fedfilt")
 
-POLL = 0.2  # seconds between two looks
+POLL = 0.1  # seconds between two looks
 
 
 class Answer(NamedTuple):
