@@ -138,7 +138,7 @@ def correction(content: bytes, labels: Sequence[str]) -> Correction:
         raise BadMessage(f"label must be one of {', '.join(labels)}")
     if not begin <= end:
         raise BadMessage("a correction must end after it begins")
-    return Correction(label, begin, end)
+    return Correction(table["label"], begin, end)
 
 
 def room_state(content: bytes) -> RoomState:
@@ -149,7 +149,7 @@ def room_state(content: bytes) -> RoomState:
         raise BadMessage("probabilities and confidence must be from 0 to 1")
     if not isinstance(table.get("activity"), str) or type(devices) is not int or devices < 0:
         raise BadMessage("activity must be a name and devices a number of devices")
-    return RoomState(_time(table, "at"), table["activity"], float(confidence), said, devices)
+    return RoomState(_time(table, "at"), table["activity"], float(table["confidence"]), said, devices)
 
 
 def _table(content: bytes) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def tally(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
         mean = total / np.maximum(seen.sum(axis=0), 1)[:, None]
         ballots = np.eye(given.shape[2])[shares.argmax(axis=2)] * seen[:, :, None]
         total = ballots.sum(axis=0) + mean / (2 * max(1.0, float(mean.max(initial=0))))
-    return np.where(seen.any(axis=0)[:, None], total, np.nan)
+    return np.where(seen.any(axis=0, keepdims=True).T, total, np.nan)
 
 
 def _weights(accuracy: Any, count: int, labels: int) -> Array:
