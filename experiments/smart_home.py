@@ -18,9 +18,10 @@ from fedfilt.data.store import Store
 from fedfilt.data.windows import softened
 from fedfilt.datasets.dsads import CHANNELS, UNITS
 from fedfilt.rounds.play import play
+from fedfilt.rounds.rooms import Rooms
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
-from fedfilt.rounds.voting import HOW, Rooms
+from fedfilt.rounds.voting import HOW
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import load
 

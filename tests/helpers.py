@@ -33,7 +33,7 @@ from fedfilt.data.store import DataMissing, Store
 from fedfilt.data.windows import Recording, windows
 from fedfilt.paper._cases import Case
 from fedfilt.partitions import Wearers
-from fedfilt.rounds import Updates
+from fedfilt.rounds.types import Updates
 from fedfilt.runs.build import Run
 from fedfilt.runs.checkpoint import load_state, models_hash
 from fedfilt.runs.config import from_table

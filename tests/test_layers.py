@@ -19,7 +19,7 @@ LAYERS = (
     "mixing training",
     "rounds",
     " ".join(folder for folder in FOLDERS if folder != "engines"),
-    "engines",
+    "engines home",
     "runs",
     "show flower",
     "paper",

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from fedfilt.graph.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds.play import play, play_round
+    from fedfilt.rounds.rooms import Rooms
     from fedfilt.rounds.scores import summary
     from fedfilt.rounds.timeline import Event
     from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
-    from fedfilt.rounds.voting import Rooms, vote
+    from fedfilt.rounds.voting import vote
     from fedfilt.runs.build import Run
     from fedfilt.runs.compare import compare
     from fedfilt.runs.config import Config, from_table, load
@@ -60,7 +61,7 @@ _HOMES = {
     "Plan": "system.orders",
     "Record": "rounds.types",
     "Records": "runs.records",
-    "Rooms": "rounds.voting",
+    "Rooms": "rounds.rooms",
     "Run": "runs.build",
     "Schedule": "system.orders",
     "State": "rounds.types",

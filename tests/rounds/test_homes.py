@@ -1,6 +1,8 @@
 """Graphs of homes and their controls; the room's vote."""
 
 import json
+import subprocess
+import sys
 from itertools import product
 from typing import Any
 
@@ -19,7 +21,8 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.data.windows import Recording, windows
 from fedfilt.graph.similarity import alike
 from fedfilt.partitions import Wearers
-from fedfilt.rounds.voting import NOBODY, Rooms
+from fedfilt.rounds.rooms import Rooms
+from fedfilt.rounds.voting import NOBODY
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
@@ -289,3 +292,10 @@ def test_rooms_that_cannot_vote_are_named():
 
 def test_vote_is_a_public_name():
     assert fedfilt.vote is vote
+
+
+def test_the_vote_needs_numpy_only():
+    """An edge server loads it, which has neither torch nor the memory for scipy."""
+    script = "import sys, fedfilt; fedfilt.vote; print({'torch', 'scipy', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'numpy'}"

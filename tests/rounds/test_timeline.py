@@ -9,11 +9,10 @@ from fedfilt.aggregators import FedAvg, GFedFilt, Local, RoomAverage
 from fedfilt.filters import Tikhonov
 from fedfilt.mixing import mixing_matrix
 from fedfilt.populations import Paper
-from fedfilt.rounds import Happening
 from fedfilt.rounds.play import play
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
-from fedfilt.rounds.types import Evaluation, Experiment, Reply, State
+from fedfilt.rounds.types import Evaluation, Experiment, Happening, Reply, State
 from fedfilt.runs.build import Run
 from fedfilt.runs.checkpoint import load_state
 from fedfilt.runs.config import from_table, load

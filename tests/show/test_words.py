@@ -3,8 +3,8 @@
 import pytest
 
 from fedfilt import Graph
-from fedfilt.rounds import Happening
 from fedfilt.rounds.timeline import Event, Timeline
+from fedfilt.rounds.types import Happening
 from fedfilt.runs.records import LISTED
 from fedfilt.show import words
 from fedfilt.show.words import dated, happening

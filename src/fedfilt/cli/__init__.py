@@ -7,6 +7,7 @@ import typer
 from fedfilt.cli.compare import compare, demo
 from fedfilt.cli.data import data_app
 from fedfilt.cli.deploy import deploy_app, device
+from fedfilt.cli.home import home_app
 from fedfilt.cli.paper import paper
 from fedfilt.cli.plan import info, plan, profile
 from fedfilt.cli.run import run
@@ -22,6 +23,7 @@ for command in (run, compare, plan, profile, info, demo, paper, report, dashboar
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.add_typer(home_app, name="home")
 
 
 @app.callback()

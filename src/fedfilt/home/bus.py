@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from fedfilt.home.topics import MOST_BYTES
+
 log = logging.getLogger("fedfilt")
 
 Handler = Callable[[str, bytes], None]  # topic, content
@@ -15,11 +17,17 @@ class Bus(Protocol):
     """Passes messages on by topic. Handlers are called one at a time, in the order in which messages came."""
 
     def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
-        """Send a message; retained, it is also for whoever subscribes later, until it `expires` after some seconds."""
+        """Send a message; retained, it is also for whoever subscribes later, until it `expires` after some seconds.
+
+        An empty one that is retained takes the last one back. One that is too large is refused (ValueError).
+        """
         ...
 
-    def subscribe(self, pattern: str, handler: Handler) -> None:
-        """Have a handler called for every message on a topic that matches; + stands for one level, # for the rest."""
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
+        """Have a handler called for every message on a topic that matches; + stands for one level, # for the rest.
+
+        First for those that are `retained`, unless only what comes from now on is wanted.
+        """
         ...
 
     def close(self) -> None:
@@ -47,6 +55,12 @@ def matches(pattern: str, topic: str) -> bool:
     return len(wanted) == len(given)
 
 
+def check_size(topic: str, content: bytes) -> None:
+    """Refuse a message that others would not read; a broker would even hang up on its sender."""
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"a message must be at most {MOST_BYTES} bytes, got {len(content)} for {topic}")
+
+
 class Memory:
     """A bus inside this process, for several devices and an edge server; each of them takes a `member` of it.
 
@@ -64,21 +78,24 @@ class Memory:
 
     def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
         """Call all handlers of the topic, here and now."""
+        check_size(topic, content)
         with self._lock:
-            if retain:
+            if retain and not content:
+                self._retained.pop(topic, None)
+            elif retain:
                 end = float("inf") if expires is None else time.monotonic() + expires
                 self._retained[topic] = _Kept(content, end)
             for pattern, handler in list(self._handlers):
                 if matches(pattern, topic):
-                    _call(handler, topic, content)
+                    call(handler, topic, content)
 
-    def subscribe(self, pattern: str, handler: Handler) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called, first with what is retained."""
         with self._lock:
             self._handlers.append((pattern, handler))
-            for topic, kept in list(self._retained.items()):
+            for topic, kept in list(self._retained.items()) if retained else ():
                 if matches(pattern, topic) and kept.until > time.monotonic():
-                    _call(handler, topic, kept.content)
+                    call(handler, topic, kept.content)
 
     def member(self, will: tuple[str, bytes] | None = None) -> "Member":
         """A part of this bus that can be closed by itself; its last will is then published, retained."""
@@ -106,10 +123,10 @@ class Member:
         """Send a message to all members."""
         self._shared.publish(topic, content, retain=retain, expires=expires)
 
-    def subscribe(self, pattern: str, handler: Handler) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called."""
         self._handlers.append(handler)
-        self._shared.subscribe(pattern, handler)
+        self._shared.subscribe(pattern, handler, retained=retained)
 
     def close(self) -> None:
         """Leave the bus, with the last will."""
@@ -118,7 +135,7 @@ class Member:
             self._shared.publish(*self._will, retain=True)
 
 
-def _call(handler: Handler, topic: str, content: bytes) -> None:
+def call(handler: Handler, topic: str, content: bytes) -> None:
     """Call a handler; what it raises is its own affair."""
     try:
         handler(topic, content)

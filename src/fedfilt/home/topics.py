@@ -138,7 +138,7 @@ def correction(content: bytes, labels: Sequence[str]) -> Correction:
         raise BadMessage(f"label must be one of {', '.join(labels)}")
     if not begin <= end:
         raise BadMessage("a correction must end after it begins")
-    return Correction(label, begin, end)
+    return Correction(table["label"], begin, end)
 
 
 def room_state(content: bytes) -> RoomState:

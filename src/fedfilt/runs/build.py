@@ -20,10 +20,9 @@ from fedfilt.data.store import Store
 from fedfilt.engines._simulated import Simulated
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
-from fedfilt.rounds import Experiment, State, Updates
 from fedfilt.rounds.kinds import ByKind
 from fedfilt.rounds.timeline import Timeline, with_newcomers
-from fedfilt.rounds.types import Engine, Rule
+from fedfilt.rounds.types import Engine, Experiment, Rule, State, Updates
 from fedfilt.runs.config import Config
 from fedfilt.system.about import about
 from fedfilt.system.hardware import Hardware

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfilt._types import Table
-from fedfilt.rounds import Record
 from fedfilt.rounds.scores import summary
+from fedfilt.rounds.types import Record
 
 if TYPE_CHECKING:  # readers of lines need no torch
     from fedfilt.runs.build import Run

@@ -10,9 +10,8 @@ from safetensors.numpy import save as save_tensors
 from fedfilt._files import STOP, locked, write_atomically
 from fedfilt._types import Table
 from fedfilt.graph.serial import graph_json
-from fedfilt.rounds import State
 from fedfilt.rounds.play import play
-from fedfilt.rounds.types import Engine
+from fedfilt.rounds.types import Engine, State
 from fedfilt.runs import checkpoint
 from fedfilt.runs.build import Run
 from fedfilt.runs.folder import check_environment, check_folder, check_same, devices_csv, earlier, environment

@@ -20,8 +20,8 @@ from fedfilt._types import Array, Table
 from fedfilt._version import __version__
 from fedfilt.graph import Graph
 from fedfilt.graph.serial import graph_from_json
-from fedfilt.rounds import Happening
 from fedfilt.rounds.timeline import Event, Moment, Timeline
+from fedfilt.rounds.types import Happening
 from fedfilt.runs.config import graph_table
 from fedfilt.runs.lines import TESTS, checked
 from fedfilt.runs.rules import rule_name, rule_order

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedfilt.rounds import Happening
+from fedfilt.rounds.types import Happening
 from fedfilt.runs.groups import furthest, groups
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import strength

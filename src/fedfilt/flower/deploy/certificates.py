@@ -43,32 +43,53 @@ def certificates(folder: Path, where: Address) -> bytes:
     return content
 
 
-def renew_server(folder: Path, where: Address) -> None:
-    """A new key and certificate for the SuperLink, signed by the authority whose key is in the folder."""
+def renew_server(folder: Path, where: Address, out: Path | None = None) -> None:
+    """A new key and certificate for the SuperLink, or for a broker in `out`, signed by the authority in the folder."""
+    try:
+        own: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(where.host))
+    except ValueError:
+        own = x509.DNSName(where.host)
+    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = x509.SubjectAlternativeName([own, *(n for n in here if n != own)])
+    _sign(folder, (out or folder) / "server", "fedfilt edge server", ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+
+def client(authority: Path, folder: Path, name: str, file: str = "client") -> None:
+    """A new key and certificate by which a client of that name is known, and the certificate of its authority."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
+    _sign(authority, folder / file, name, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def _sign(
+    folder: Path,
+    files: Path,
+    name: str,
+    purpose: x509.ObjectIdentifier,
+    names: x509.SubjectAlternativeName | None = None,
+) -> None:
+    """Write a new key and its certificate, FILES.key and FILES.crt, signed by the authority in a folder."""
     try:
         authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder} must hold ca.key, perhaps kept elsewhere, and ca.crt: {error}") from None
     key = ec.generate_private_key(ec.SECP384R1())
-    try:
-        own: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(where.host))
-    except ValueError:
-        own = x509.DNSName(where.host)
-    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    server = (
-        _begun("fedfilt edge server", key)
-        .add_extension(x509.SubjectAlternativeName([own, *(n for n in here if n != own)]), critical=False)
+    builder = (
+        _begun(name, key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
-        .sign(authority_key, hashes.SHA384())  # type: ignore[arg-type]
     )
-    (folder / "server.key").unlink(missing_ok=True)
-    _write_key(folder / "server.key", key)
-    write_atomically(folder / "server.crt", _pem(server))  # last: whoever sees it new finds its key
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    private, public = (files.with_name(files.name + ending) for ending in (".key", ".crt"))
+    private.unlink(missing_ok=True)
+    _write_key(private, key)
+    # Last: whoever sees it new finds its key
+    write_atomically(public, _pem(builder.sign(authority_key, hashes.SHA384())))  # type: ignore[arg-type]
 
 
 def _called(name: str) -> x509.Name:

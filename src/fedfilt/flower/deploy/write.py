@@ -102,7 +102,7 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
     flower_config = {"superlink": {"default": "building", "building": connection}}
     (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
     command = f"{site.program} deploy server"
-    _start(server, "fedfilt-server", command, site.place / "server", "the edge server of fedfilt")
+    start_files(server, "fedfilt-server", command, site.place / "server", "the edge server of fedfilt")
     if not is_own(run.config) or not run.config.data.public.file:
         return ""
     public = Path(run.config.data.public.file)
@@ -127,7 +127,7 @@ def write_device(folder: Path, name: str, row: int, run: Run, site: Site, author
             (folder / SETTINGS).write_text(OWN, encoding="utf-8")
     else:
         kept_samples(folder / "state", run.config.hash(), row, lambda: run.data)
-    _start(folder, f"fedfilt-{name}", f"{site.program} device", site.place / "devices" / name, f"fedfilt {name}")
+    start_files(folder, f"fedfilt-{name}", f"{site.program} device", site.place / "devices" / name, f"fedfilt {name}")
     return public
 
 
@@ -188,10 +188,11 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-def _start(folder: Path, name: str, command: str, place: Path, what: str) -> None:
-    script = folder / "start.sh"
-    script.write_text(f'#!/bin/sh\n# Starts {what}.\nexec {command} "$(cd "$(dirname "$0")" && pwd)"\n')
-    script.chmod(0o755)
+def start_files(folder: Path, name: str, command: str, place: Path, what: str, script: str = "start.sh") -> None:
+    """Write a start command, and a systemd unit of that name, for a command that takes its folder last."""
+    starter = folder / script
+    starter.write_text(f'#!/bin/sh\n# Starts {what}.\nexec {command} "$(cd "$(dirname "$0")" && pwd)"\n')
+    starter.chmod(0o755)
     (folder / f"{name}.service").write_text(
         f"[Unit]\nDescription={what}\nAfter=network-online.target\nWants=network-online.target\n\n"
         f"[Service]\nExecStart={command} {shlex.quote(str(place))}\nUser={getpass.getuser()}\n"

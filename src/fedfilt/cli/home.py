@@ -1,0 +1,104 @@
+"""The command `fedfilt home`."""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fedfilt.cli._console import errors
+
+UNITS = {"s": 1, "min": 60, "h": 3600}
+Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
+
+
+class _Home(TyperGroup):
+    """`fedfilt home FOLDER` is short for `fedfilt home run FOLDER`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
+
+
+home_app = typer.Typer(
+    cls=_Home, no_args_is_help=True, help="The living home: devices decide, rooms vote, people correct."
+)
+
+
+@home_app.command("run")
+def home_run(folder: Home = Path("building/server")) -> None:
+    """Be the edge server of a home: gather decisions, let rooms vote, pass on corrections."""
+    with _errors():
+        from fedfilt.flower.home import keep_home
+
+        keep_home(folder)
+
+
+@home_app.command("write")
+def home_write(
+    building: Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made.")] = Path("building"),
+    home: Annotated[str, typer.Option(help="Name of the home, in its topics.")] = "home",
+    address: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the broker.", show_default="the edge server's, 8883")
+    ] = None,
+    room: Annotated[
+        list[str] | None, typer.Option(help="Room of a device, such as watch=kitchen.", show_default="the graph's")
+    ] = None,
+) -> None:
+    """Write the broker's configuration, a certificate for everybody who speaks there, and who is in which room."""
+    with _errors():
+        from fedfilt.flower.deploy.address import address as parsed
+        from fedfilt.flower.deploy.home import write_home
+
+        given = [text.partition("=") for text in room or []]
+        for name, _, place in given:
+            if not name or not place:
+                raise ValueError(f"--room must be DEVICE=ROOM, such as watch=kitchen, got {name!r}")
+        rooms = {name: place for name, _, place in given}
+        write_home(building, home, parsed(address) if address else None, rooms)
+        print(f"broker:          {building / 'broker' / 'start.sh'}")
+        print(f"edge server:     fedfilt home run {building / 'server'}")
+        print(f"Home Assistant:  its certificate is in {building / 'assistant'}")
+
+
+@home_app.command("label")
+def home_label(
+    room: Annotated[str, typer.Argument(help="Room to correct.", show_default=False)],
+    label: Annotated[str, typer.Argument(help="What it is doing.", show_default=False)],
+    last: Annotated[str, typer.Option(help="Since when: a time in s, min or h.")] = "30s",
+    folder: Annotated[Path, typer.Option(help="Folder of the edge server.")] = Path("building/server"),
+) -> None:
+    """Say what a room was doing: its devices keep their windows of that time with this label."""
+    with _errors():
+        from fedfilt.flower.home import label as say
+
+        say(folder, room, label, seconds(last))
+        print(f"{room}: {label} for the last {last}")
+
+
+def seconds(text: str) -> float:
+    """A time with its unit, in seconds.
+
+    >>> seconds("30s"), seconds("1.5 min")
+    (30.0, 90.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
+    if not found or not 0 < (time := float(found[1]) * UNITS[found[2]]) <= 3600:
+        raise ValueError(f"a time must be a number with s, min or h, up to 1h, such as 30s, got {text!r}")
+    return time
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    logging.getLogger("fedfilt").setLevel(logging.INFO)
+    try:
+        with errors():
+            if find_spec("paho") is None:
+                raise ValueError("a home on a broker needs paho-mqtt: pip install 'fedfilt[mqtt]'")
+            yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -1,0 +1,194 @@
+"""What a living home needs besides its deployment: a broker that knows every device, and keys for all who speak there.
+
+    server/       home.toml, mqtt/ (keys of the edge server, and of `fedfilt home label`), start-home.sh, its unit
+    broker/       mosquitto.conf, acl, ca.crt, server.crt, server.key, start.sh, fedfilt-broker.service
+    assistant/    ca.crt, client.crt, client.key, for Home Assistant
+    devices/      NAME/home.toml, NAME/mqtt/
+
+The broker takes a client for whom its certificate names, and lets a device write only what it says itself and read only
+what is said to it.
+"""
+
+import getpass
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import tomli_w
+
+from fedfilt.flower.deploy.address import Address, Site
+from fedfilt.flower.deploy.certificates import client, renew_server
+from fedfilt.flower.deploy.members import Members
+from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.write import experiment_of, start_files
+from fedfilt.home.rooms import UNKNOWN
+from fedfilt.home.topics import NAME
+from fedfilt.runs.build import is_own
+from fedfilt.runs.config import Config
+
+EDGE, PEOPLE, ASSISTANT = "edge", "people", "homeassistant"  # who else speaks on the broker
+PORT = 8883
+
+MOSQUITTO = """# The broker of a home; made by `fedfilt home write`. For Mosquitto 2.
+listener {port}{bind}
+cafile {place}/ca.crt
+certfile {place}/server.crt
+keyfile {place}/server.key
+require_certificate true
+use_identity_as_username true
+use_username_as_clientid true
+allow_anonymous false
+acl_file {place}/acl
+
+user {user}
+persistence true
+persistence_location {place}/data/
+persistent_client_expiration 7d
+max_queued_messages 1000
+message_size_limit 65536
+max_packet_size 131072
+max_connections 1000
+log_dest stdout
+log_type error
+log_type warning
+log_type notice
+"""
+
+ACL = """# Who may do what; made by `fedfilt home write`. A name is that of the client's certificate.
+# A device that reads its sensors from this broker needs a line of its own, such as
+#   user watch
+#   topic read zigbee2mqtt/watch
+user {edge}
+topic readwrite fedfilt/{home}/#
+topic readwrite homeassistant/#
+
+user {assistant}
+topic read fedfilt/{home}/#
+topic write fedfilt/{home}/rooms/+/label
+topic readwrite homeassistant/#
+
+user {people}
+topic read fedfilt/{home}/rooms/+/state
+topic read fedfilt/{home}/edge/status
+topic write fedfilt/{home}/rooms/+/label
+
+# Every device
+pattern write fedfilt/{home}/devices/%u/decision
+pattern write fedfilt/{home}/devices/%u/status
+pattern read fedfilt/{home}/devices/%u/correction
+"""
+
+
+def write_home(building: Path, home: str, where: Address | None = None, rooms: Mapping[str, str] | None = None) -> None:
+    """Write what the home in a deployment needs, all of it or nothing.
+
+    `where` the broker is reached, by default beside the edge server; `rooms` by device, by default those of the graph.
+    """
+    server = checked(building / "server", "deployment.toml")
+    members, config = Members(server), experiment_of(server)
+    site = Site.read(members.table)
+    if not site.authentication:
+        raise ValueError("a home needs certificates, which this deployment has not (--no-authentication)")
+    if not is_own(config):
+        raise ValueError('a home needs devices with their own data: [data] name = "own"')
+    if UNKNOWN in config.data.labels:
+        raise ValueError(f"no label may be called {UNKNOWN!r}: that is what a room says that does not know")
+    where = where or Address(site.where.host, PORT)
+    found = _rooms(config, members, rooms or {})
+    for what, name in [("home", home), *(("device", name) for name in found), *(("room", r) for r in found.values())]:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+    for name in (EDGE, PEOPLE, ASSISTANT):
+        if name in found:
+            raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
+    made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
+    try:
+        _write_server(made / "server", server / "certificates", home, where, found, config, site)
+        _write_broker(made / "broker", server / "certificates", home, where, site.place / "broker")
+        client(server / "certificates", made / "assistant", ASSISTANT)
+        for name, room in found.items():
+            client(server / "certificates", made / "devices" / name / "mqtt", name)
+            table = {"home": home, "device": name, "room": room, "broker": str(where), "tls": True}
+            (made / "devices" / name / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+        _move(made, building)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _write_server(
+    made: Path, authority: Path, home: str, where: Address, rooms: Mapping[str, str], config: Config, site: Site
+) -> None:
+    made.mkdir()
+    for name in (EDGE, PEOPLE):
+        client(authority, made / "mqtt", name, name)
+    table = {
+        "home": home,
+        "broker": str(where),
+        "tls": True,
+        "labels": list(config.data.labels),
+        "correct_seconds": 30.0,
+        "vote": {"how": "weighted", "threshold": 0.5, "switch_seconds": 0.0},
+        "devices": dict(rooms),
+    }
+    (made / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+    command = f"{site.program} home run"
+    start_files(made, "fedfilt-home", command, site.place / "server", "the rooms of fedfilt", "start-home.sh")
+
+
+def _write_broker(made: Path, authority: Path, home: str, where: Address, place: Path) -> None:
+    made.mkdir()
+    shutil.copyfile(authority / "ca.crt", made / "ca.crt")
+    renew_server(authority, where, made)
+    (made / "data").mkdir(mode=0o700)
+    bind = f" {where.host}" if where.loopback else ""
+    conf = MOSQUITTO.format(port=where.port, bind=bind, place=place, user=getpass.getuser())
+    (made / "mosquitto.conf").write_text(conf, encoding="utf-8")
+    (made / "acl").write_text(ACL.format(home=home, edge=EDGE, assistant=ASSISTANT, people=PEOPLE), encoding="utf-8")
+    (made / "acl").chmod(0o600)
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or "mosquitto"
+    command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
+    (made / "start.sh").write_text(f"#!/bin/sh\n# Starts the broker of the home.\nexec {command}\n")
+    (made / "start.sh").chmod(0o755)
+    (made / "fedfilt-broker.service").write_text(
+        "[Unit]\nDescription=the broker of a home\nAfter=network-online.target\nWants=network-online.target\n\n"
+        f"[Service]\nExecStart={command}\nUser={getpass.getuser()}\nRestart=on-failure\nRestartSec=5\n"
+        "NoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
+    )
+
+
+def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[str, str]:
+    """By name, the room of every device that takes part."""
+    table = members.table
+    graph = config.graph.graph(config.seed).rooms
+    placed = {} if graph is None else dict(zip((one["name"] for one in table["device"]), graph.tolist(), strict=False))
+    placed |= {one["device"]: one["room"] for one in table.get("change", []) if "room" in one}
+    names = [one["name"] for one in table["device"] if not one.get("gone")]
+    for name in given:
+        if name not in names:
+            raise ValueError(f"--room must name devices that take part, got {name!r}; there are {', '.join(names)}")
+    called = {name: f"room-{room}" if isinstance(room, int) else str(room) for name, room in placed.items()}
+    return {name: given.get(name) or called.get(name, "home") for name in names}
+
+
+def _move(made: Path, building: Path) -> None:
+    """Move everything to its place, or nothing."""
+    pairs = [(made / part, building / part) for part in ("broker", "assistant")]
+    for folder in (made / "server", *(made / "devices").iterdir()):
+        pairs += [(one, building / one.relative_to(made)) for one in folder.iterdir()]
+    for _, target in pairs:
+        if target.exists():
+            raise ValueError(f"{target} is there already; remove it to write the home anew")
+        if not target.parent.is_dir():
+            raise ValueError(f"{target.parent} is not here: write the home before you move the devices' folders")
+    moved: list[Path] = []
+    try:
+        for source, target in pairs:
+            os.rename(source, target)
+            moved.append(target)
+    except BaseException:
+        for target in moved:
+            shutil.rmtree(target) if target.is_dir() else target.unlink()
+        raise

@@ -1,0 +1,89 @@
+"""The living home of a deployment: folders that `fedfilt home write` made, on their broker."""
+
+import json
+import logging
+import threading
+import time
+import tomllib
+from pathlib import Path
+
+from fedfilt._files import locked
+from fedfilt._types import Table
+from fedfilt.flower.deploy.address import address
+from fedfilt.flower.deploy.supervise import stoppable
+from fedfilt.home.clock import Clock
+from fedfilt.home.edge import OFFLINE, ONLINE, Edge
+from fedfilt.home.mqtt import Keys, Mqtt
+from fedfilt.home.rooms import Voting
+from fedfilt.home.topics import Topics
+
+log = logging.getLogger("fedfilt")
+PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
+EDGE, PEOPLE = "edge", "people"
+
+
+def settings(folder: Path) -> Table:
+    """What the home.toml in a folder says."""
+    try:
+        table = tomllib.loads((folder / "home.toml").read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"{folder} must hold home.toml, as fedfilt home write makes it") from None
+    missing = [key for key in ("home", "broker", "tls") if key not in table]
+    if missing:
+        raise ValueError(f"{folder / 'home.toml'} must say {', '.join(missing)}")
+    return table
+
+
+def connect(
+    folder: Path, name: str, file: str = "client", will: tuple[str, bytes] | None = None, session: int = 0
+) -> Mqtt:
+    """Join the bus of the home that a folder belongs to, with the keys in its `mqtt` folder."""
+    table = settings(folder)
+    where = address(table["broker"])
+    keys = Keys.of(folder / "mqtt", file) if table["tls"] else None
+    return Mqtt(where.host, where.port, name, keys=keys, will=will, session=session)
+
+
+def keep_home(folder: Path) -> None:
+    """Be the edge server of a home until told to stop; what happens goes to the folder `home` in the given one."""
+    table = settings(folder)
+    topics, files = Topics(table["home"]), folder / "home"
+    try:
+        voting = Voting(**table.get("vote", {}))
+        labels, devices = list(table["labels"]), dict(table["devices"])
+        correct_seconds = table.get("correct_seconds", 30.0)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / 'home.toml'} is not what fedfilt home write makes: {error}") from None
+    files.mkdir(exist_ok=True)
+    with locked(files), stoppable():
+        bus = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE))
+        try:
+            edge = Edge(
+                bus, Clock(), topics, labels, devices, voting=voting, folder=files, correct_seconds=correct_seconds
+            )
+            log.info("%d devices may speak in %s", len(devices), topics.home)
+            edge.run(threading.Event())
+        finally:
+            bus.close()
+
+
+def label(folder: Path, room: str, name: str, seconds: float) -> None:
+    """Tell the edge server of a home what a room was doing."""
+    table = settings(folder)
+    rooms = sorted(set(table.get("devices", {}).values()))
+    if name not in table.get("labels", ()):
+        raise ValueError(f"unknown label {name!r} (allowed: {', '.join(table.get('labels', ()))})")
+    topics = Topics(table["home"])
+    if topics.parsed(topics.label(room)) is None:
+        raise ValueError(f"unknown room {room!r}; there are {', '.join(rooms)}")
+    bus, there = connect(folder, PEOPLE, PEOPLE), threading.Event()
+    try:
+        bus.subscribe(topics.edge, lambda _, content: there.set() if content == ONLINE else None)
+        end = time.monotonic() + PATIENCE
+        if not bus.wait(PATIENCE):
+            raise ValueError(f"the broker at {table['broker']} cannot be reached")
+        if not there.wait(end - time.monotonic()):
+            raise ValueError("the edge server of the home does not run: fedfilt home run")
+        bus.publish(topics.label(room), json.dumps({"label": name, "seconds": seconds}).encode())
+    finally:
+        bus.close()

@@ -1,0 +1,323 @@
+"""The edge server of a living home: it gathers what devices decide, lets rooms vote, and passes on what people correct.
+
+What happens is also written to files in a folder, for those who look:
+
+    state.json          rooms and devices as they are, rewritten every two seconds
+    decisions.jsonl     a line when a room's activity changes, and every minute in between
+    devices.jsonl       a line when a device comes, goes, changes rooms or has a new model
+    corrections.jsonl   a line for every correction
+"""
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedfilt._checks import check_number
+from fedfilt._types import Table
+from fedfilt.home import assistant
+from fedfilt.home.bus import Bus
+from fedfilt.home.clock import Clock
+from fedfilt.home.rooms import UNKNOWN, Device, Household, Voting
+from fedfilt.home.topics import BadMessage, Correction, RoomState, Topics, decision, status, written
+
+log = logging.getLogger("fedfilt")
+
+ONLINE, OFFLINE = b"online", b"offline"
+LABEL_SECONDS = 30.0  # that a correction is about
+LONGEST_LABEL = 3600.0
+KEPT_SECONDS = 7 * 86_400.0  # a broker keeps a correction for a device that is away
+EXPIRE_SECONDS = 30.0  # after which what a room or a device said last is not shown any more
+SETTLE = 60.0  # seconds after the start in which devices say that they are there, before others' traces are removed
+MOST_LABELS = 100  # that wait
+MOST_TOPICS = 10_000
+MOST_FILE = 4_000_000  # bytes of a file of lines; there is one older one of each
+STATE_EVERY, LINE_EVERY, TELL_EVERY = 2.0, 60.0, 60.0  # seconds
+LONGEST_WAIT = 1.0  # seconds
+
+
+class Edge:
+    """The edge server of a home, on any bus. `run` goes on until it is stopped; `step` is one turn of it.
+
+    Messages wait by topic, the newest only, so that no device can crowd out another however much it sends.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        topics: Topics,
+        labels: Sequence[str],
+        devices: Mapping[str, str] | None = None,
+        *,
+        voting: Voting | None = None,
+        folder: Path | None = None,
+        correct_seconds: float = LABEL_SECONDS,
+        home_assistant: bool = True,
+    ) -> None:
+        """`devices` by name, each with its room; None: all who speak. `folder` is for files about what happens.
+
+        The bus should have `topics.edge`, OFFLINE as its last will.
+        """
+        self.household = Household(labels, devices, voting)
+        self.dropped: Counter[str] = Counter()
+        self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
+        self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
+        self._assistant = home_assistant
+        self._waiting: dict[str, bytes] = {}  # by topic, what devices said
+        self._commands: deque[tuple[str, bytes]] = deque()
+        self._lock, self._woken = threading.Lock(), threading.Event()
+        self._announced: dict[str, bytes] = {}  # by topic, to Home Assistant
+        self._known: tuple[list[str], list[tuple[str, bool]]] | None = None  # the rooms and devices in it
+        self._traces: set[str] = set()  # topics where something of this home was announced before we started
+        self._start = clock.now()
+        self._files = _Files(folder) if folder is not None else None
+        self._told = time.monotonic()
+        self._before: Counter[str] = Counter()
+        bus.subscribe(topics.status("+"), self._take)
+        bus.subscribe(topics.decision("+"), self._take, retained=False)
+        bus.subscribe(topics.label("+"), self._take, retained=False)
+        if home_assistant:
+            bus.subscribe(assistant.found_at("+"), self._take_trace)
+            bus.subscribe(assistant.BIRTH, self._take_birth, retained=False)
+        bus.publish(topics.edge, ONLINE, retain=True)
+        self.step()
+
+    def run(self, stop: threading.Event) -> None:
+        """Be the edge server until told to stop."""
+        while not stop.is_set():
+            wait = min(self.step(), LONGEST_WAIT) / self._clock.speed
+            self._woken.wait(max(wait, 0.001))
+        self.step()
+
+    def step(self) -> float:
+        """Read what has come, vote where that is due, tell all who should know; seconds until the next vote is due."""
+        self._woken.clear()
+        with self._lock:
+            said, self._waiting = self._waiting, {}
+            commands, self._commands = self._commands, deque()
+        now = self._clock.now()
+        for topic, content in said.items():
+            self._read(topic, content, now)
+        for topic, content in commands:
+            self._correct(topic, content, now)
+        for room, state in self.household.vote(now).items():
+            self._publish(room, state)
+        self.household.forget(now)
+        if self._assistant:
+            self._announce(now)
+        if self._files is not None:
+            self._files.state(self._table)
+        self._tell()
+        return self.household.wait(now)
+
+    # --- on the thread of the bus ---------------------------------------------------------------------------------
+
+    def _take(self, topic: str, content: bytes) -> None:
+        parsed = self._topics.parsed(topic)
+        with self._lock:
+            if parsed is None:
+                self.dropped["a topic that is none"] += 1
+            elif parsed[0] == "rooms":
+                if len(self._commands) < MOST_LABELS:
+                    self._commands.append((topic, content))
+                else:
+                    self.dropped["too many labels at once"] += 1
+            elif topic in self._waiting or (self.household.known(parsed[1]) and len(self._waiting) < MOST_TOPICS):
+                self.dropped["followed by a newer one"] += topic in self._waiting
+                self._waiting[topic] = content
+            else:
+                self.dropped["unknown device"] += 1
+        self._woken.set()
+
+    def _take_trace(self, topic: str, content: bytes) -> None:
+        with self._lock:
+            if content and assistant.is_ours(self._topics, topic) and len(self._traces) < MOST_TOPICS:
+                self._traces.add(topic)
+
+    def _take_birth(self, topic: str, content: bytes) -> None:
+        if content == ONLINE:  # Home Assistant has started, and knows nothing
+            with self._lock:
+                self._commands.append((topic, content))
+            self._woken.set()
+
+    # --- on ours --------------------------------------------------------------------------------------------------
+
+    def _read(self, topic: str, content: bytes, now: float) -> None:
+        """Take in what a device said. Who it is, the topic says: the broker lets nobody else write there."""
+        _, name, what = self._topics.parsed(topic) or ("", "", "")
+        try:
+            if what == "decision":
+                self.household.hear(name, decision(content, len(self._labels)), now)
+            elif content:
+                before = self.household.devices.get(name)
+                was = before and (before.status, before.room)
+                if self.household.status(name, status(content), now) and self._files is not None:
+                    device = self.household.devices[name]
+                    if (device.status, device.room) != was:
+                        self._files.line("devices", {"at": now, "device": name, **_about(device)})
+        except BadMessage as error:
+            self.dropped["bad message"] += 1
+            log.debug("%s of %s was dropped: %s", what, name, error)
+
+    def _correct(self, topic: str, content: bytes, now: float) -> None:
+        """Tell each device of a room what was right."""
+        if topic == assistant.BIRTH:
+            self._announced, self._known = {}, None
+            for room in self.household.rooms:
+                if (state := self.household.state(room)) is not None:
+                    self._publish(room, state)
+            return
+        _, room, _ = self._topics.parsed(topic) or ("", "", "")
+        try:
+            label, seconds = self._label(content)
+            members = self.household.members(room)
+            if not members:
+                raise BadMessage("there is no device in that room")
+        except BadMessage as error:
+            self.dropped["bad label"] += 1
+            log.warning("a label for %s was refused: %s", room, error)
+            return
+        spans = {}
+        for name in members:  # for as long as it was in this room
+            spans[name] = Correction(label, max(now - seconds, self.household.devices[name].since), now)
+            expires = KEPT_SECONDS / self._clock.speed
+            self._bus.publish(self._topics.correction(name), written(spans[name]), expires=expires)
+        log.info("%s: %s for the last %g s, to %s", room, label, seconds, ", ".join(members))
+        if self._files is not None:
+            begin = min(span.begin for span in spans.values())
+            line = {"at": now, "room": room, "label": label, "begin": begin, "end": now, "devices": members}
+            self._files.line("corrections", line)
+
+    def _label(self, content: bytes) -> tuple[str, float]:
+        """A label, and how many seconds it is about: its name, or a table of both."""
+        try:
+            text = content.decode()
+            table = {"label": text} if text in self._labels else json.loads(text)
+        except (ValueError, RecursionError):
+            table = {}
+        label, seconds = (table.get("label"), table.get("seconds")) if isinstance(table, dict) else (None, None)
+        if not isinstance(label, str) or label not in self._labels:
+            raise BadMessage(f"it must be one of {', '.join(self._labels)}, got {content[:100]!r}")
+        try:
+            return label, self._seconds if seconds is None else check_number("seconds", seconds, 0, LONGEST_LABEL, True)
+        except ValueError as error:
+            raise BadMessage(str(error)) from None
+
+    def _publish(self, room: str, state: RoomState) -> None:
+        expires = EXPIRE_SECONDS / self._clock.speed
+        self._bus.publish(self._topics.state(room), written(state), retain=True, expires=expires)
+        if self._files is not None:
+            self._files.decision(room, state, self._says(room))
+
+    def _says(self, room: str) -> Table:
+        """By name, what each device of a room thinks."""
+        found = {}
+        for name in self.household.members(room):
+            said = self.household.devices[name].decision
+            if said is not None:
+                best = max(range(len(self._labels)), key=said.probabilities.__getitem__)
+                found[name] = {"label": self._labels[best], "share": round(said.probabilities[best], 4), "at": said.at}
+        return found
+
+    def _announce(self, now: float) -> None:
+        """Tell Home Assistant what there is, once, and what there is no more."""
+        home, topics = self.household, self._topics
+        batteries = [(name, device.status.battery is not None) for name, device in home.devices.items()]
+        with self._lock:
+            settled = now - self._start > SETTLE
+            traces, self._traces = (self._traces, set()) if settled else (set(), self._traces)
+        if not traces and self._known == (home.rooms, batteries):
+            return
+        self._known = home.rooms, batteries
+        expires, wanted = EXPIRE_SECONDS / self._clock.speed, {}
+        for room in home.rooms:
+            topic = assistant.found_at(assistant.room_identity(topics, room))
+            wanted[topic] = assistant.room_config(topics, room, self._labels, expires)
+        for name, battery in batteries:
+            topic = assistant.found_at(assistant.device_identity(topics, name))
+            wanted[topic] = assistant.device_config(topics, name, self._labels, expires, battery)
+        for topic in (self._announced.keys() | traces) - wanted.keys():
+            self._bus.publish(topic, b"", retain=True)
+        for topic, content in wanted.items():
+            if self._announced.get(topic) != content:
+                self._bus.publish(topic, content, retain=True)
+        self._announced = wanted
+
+    def _table(self) -> Table:
+        """The home as it is, for state.json."""
+        rooms = {}
+        for room in self.household.rooms:
+            state = self.household.state(room)
+            rooms[room] = {**(state._asdict() if state else {"activity": UNKNOWN}), "says": self._says(room)}
+        devices = {name: _about(device) for name, device in self.household.devices.items()}
+        dropped = dict(self.dropped + self.household.dropped)
+        about = {"at": self._clock.now(), "home": self._topics.home, "labels": self._labels}
+        return {**about, "rooms": rooms, "devices": devices, "dropped": dropped}
+
+    def _tell(self) -> None:
+        """A line in the log about what was dropped, at most every minute."""
+        if time.monotonic() - self._told >= TELL_EVERY:
+            self._told = time.monotonic()
+            total = self.dropped + self.household.dropped
+            new = total - self._before
+            self._before = total
+            if new:
+                log.warning("dropped in a minute: %s", ", ".join(f"{count} {why}" for why, count in new.items()))
+
+
+def _about(device: Device) -> Table:
+    seen = device.seen if math.isfinite(device.seen) else None
+    return {**device.status._asdict(), "room": device.room, "seen": seen}
+
+
+class _Files:
+    """What happens, in files that stay small. A disk that is full is a line in the log, and no more."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._written = -math.inf
+        self._lines: dict[str, tuple[str, float]] = {}  # by room, what was written last and when
+        self._failed = False
+
+    def decision(self, room: str, state: RoomState, says: Table) -> None:
+        activity, at = self._lines.get(room, ("", -math.inf))
+        if state.activity != activity or not 0 <= state.at - at < LINE_EVERY:
+            if len(self._lines) > MOST_TOPICS:
+                self._lines.clear()
+            self._lines[room] = state.activity, state.at
+            self.line("decisions", {"room": room, **state._asdict(), "says": says})
+
+    def line(self, name: str, table: Table) -> None:
+        path = self._folder / f"{name}.jsonl"
+        try:
+            if path.exists() and path.stat().st_size > MOST_FILE:
+                os.replace(path, self._folder / f"{name}.1.jsonl")
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(table, allow_nan=False) + "\n")
+            self._failed = False
+        except OSError as error:
+            self._fail(error)
+
+    def state(self, table: Callable[[], Table]) -> None:
+        if time.monotonic() - self._written < STATE_EVERY:
+            return
+        self._written = time.monotonic()
+        content = json.dumps(table(), allow_nan=False).encode()
+        try:
+            temporary = self._folder / ".state.json.tmp"  # nobody needs it after a crash, so it waits for no disk
+            temporary.write_bytes(content)
+            os.replace(temporary, self._folder / "state.json")
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed:
+            log.warning("what happens at home is not written: %s", error)
+        self._failed = True

@@ -1,0 +1,220 @@
+"""The bus of a home over MQTT 5: what is sent while the broker is away waits, within bounds.
+
+paho-mqtt (`fedfilt[mqtt]`) reconnects by itself. Its own queue is not used: it has no expiry, and a retained message
+that was followed by a newer one needs no sending.
+"""
+
+import logging
+import ssl
+import threading
+import time
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from fedfilt.home.bus import Handler, call, check_size, matches
+from fedfilt.home.topics import MOST_BYTES
+
+log = logging.getLogger("fedfilt")
+
+MOST_WAITING = 1000  # messages that wait for the broker, and topics on which something is retained
+SOONEST, LATEST = 1, 30  # seconds before the next attempt to connect
+KEEPALIVE = 30  # seconds; a broker publishes a last will after one and a half of them
+SESSION = 7 * 86_400  # seconds for which a broker keeps what a device has missed
+OVERHEAD = 1024  # bytes of a packet besides its content
+EVERY = 60.0  # seconds between two lines in the log about what was dropped
+CLOSING = 5.0  # seconds to send the last words
+
+
+class Keys(NamedTuple):
+    """Files by which a client and its broker know each other."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, folder: Path, name: str = "client") -> "Keys":
+        """As `fedfilt home write` puts them into a folder."""
+        return cls(folder / "ca.crt", folder / f"{name}.crt", folder / f"{name}.key")
+
+
+class _Waiting(NamedTuple):
+    topic: str
+    content: bytes
+    retain: bool
+    until: float  # monotonic
+
+
+class Mqtt:
+    """A home's bus on a broker. All handlers are called on one thread of its own, one at a time.
+
+    What this client has retained is published again on every connection, for a broker that has forgotten it and over
+    a last will. Everything else that is sent while the broker is away is queued, and the oldest dropped when too many
+    wait. It connects in the background: no broker yet is no error.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        name: str,
+        *,
+        keys: Keys | None = None,
+        will: tuple[str, bytes] | None = None,
+        session: int = 0,
+    ) -> None:
+        """`name` is the client's; `will` a topic and what is retained there when we are gone; `session` in seconds."""
+        self.dropped: Counter[str] = Counter()
+        self._where, self._will = f"{host}:{port}", will
+        self._handlers: list[tuple[str, Handler, bool]] = []
+        self._retained: dict[str, _Waiting] = {}
+        self._queue: deque[_Waiting] = deque(maxlen=MOST_WAITING)
+        self._lock = threading.RLock()
+        self._connected = threading.Event()
+        self._largest = MOST_BYTES
+        self._said, self._told = "", -EVERY
+        self._last: paho.MQTTMessageInfo | None = None
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
+        self._client = client
+        client.max_queued_messages_set(MOST_WAITING)
+        client.reconnect_delay_set(SOONEST, LATEST)
+        if keys is not None:
+            context = ssl.create_default_context(cafile=keys.ca)
+            context.load_cert_chain(keys.certificate, keys.key)
+            client.tls_set_context(context)
+        if will is not None:
+            client.will_set(*will, qos=1, retain=True)
+        client.on_connect, client.on_connect_fail = self._on_connect, self._on_connect_fail
+        client.on_disconnect, client.on_message = self._on_disconnect, self._on_message
+        asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        asked.MaximumPacketSize = MOST_BYTES + OVERHEAD
+        asked.SessionExpiryInterval = session
+        client.connect_async(host, port, KEEPALIVE, clean_start=not session, properties=asked)
+        client.loop_start()
+
+    def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
+        """Send a message, or keep it until the broker is there."""
+        check_size(topic, content)
+        end = float("inf") if expires is None else time.monotonic() + expires
+        message = _Waiting(topic, content, retain, end)
+        with self._lock:
+            if retain:
+                self._retained.pop(topic, None)  # the newest last
+                self._retained[topic] = message
+                if len(self._retained) > MOST_WAITING:
+                    del self._retained[next(iter(self._retained))]
+                    self._drop("too many topics to publish again after a new connection")
+            if self._connected.is_set():
+                self._send(message)
+            elif not retain:
+                if len(self._queue) == MOST_WAITING:
+                    self._drop("too many waited for the broker")
+                self._queue.append(message)
+
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
+        """Have a handler called; over again on every connection, with what is retained."""
+        with self._lock:
+            self._handlers.append((pattern, handler, retained))
+            if self._connected.is_set():
+                self._ask([(pattern, retained)])
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the broker is there; whether it is."""
+        return self._connected.wait(seconds)
+
+    def close(self) -> None:
+        """Say the last will, if the broker is there, and go."""
+        if self._will is not None:
+            self.publish(*self._will, retain=True)
+        if self._connected.is_set() and self._last is not None:
+            try:
+                self._last.wait_for_publish(CLOSING)
+            except (RuntimeError, ValueError) as error:  # it never got that far
+                log.warning("the last words to the broker at %s were lost: %s", self._where, error)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _send(self, message: _Waiting) -> None:
+        left = message.until - time.monotonic()
+        if left <= 0:
+            self._drop("expired before the broker was there")
+            return
+        if len(message.content) > self._largest:  # paho would say that all is well, and the broker hang up
+            self._drop(f"too large for the broker, which takes {self._largest} bytes")
+            return
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        if left < float("inf"):
+            properties.MessageExpiryInterval = max(1, round(left))
+        # What is retained is sent again on every connection anyway. With QoS 1 paho would do so too, and an older
+        # message that was not acknowledged would come after a newer one.
+        qos = 0 if message.retain else 1
+        told = self._client.publish(message.topic, message.content, qos, message.retain, properties)
+        if told.rc == paho.MQTT_ERR_QUEUE_SIZE:
+            self._drop("the broker is too slow")
+        else:
+            self._last = told
+
+    def _ask(self, patterns: list[tuple[str, bool]]) -> None:
+        """Subscribe."""
+        handling = {True: SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE, False: SubscribeOptions.RETAIN_DO_NOT_SEND}
+        asked = [(pattern, SubscribeOptions(qos=1, retainHandling=handling[old])) for pattern, old in patterns]
+        if asked:
+            self._client.subscribe(asked)
+
+    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        if code.is_failure:
+            self._say(f"the broker at {self._where} refuses us: {code}")
+            return
+        self._say(f"connected to the broker at {self._where}", logging.INFO)
+        with self._lock:
+            limit = getattr(properties, "MaximumPacketSize", MOST_BYTES + OVERHEAD)
+            self._largest = min(MOST_BYTES, max(0, limit - OVERHEAD))
+            wanted: dict[str, bool] = {}
+            for pattern, _, retained in self._handlers:
+                wanted[pattern] = wanted.get(pattern, False) or retained
+            self._ask(list(wanted.items()))
+            self._connected.set()
+            for topic, message in list(self._retained.items()):
+                if message.until <= time.monotonic():
+                    del self._retained[topic]
+                else:
+                    self._send(message)
+            while self._queue:
+                self._send(self._queue.popleft())
+
+    def _on_connect_fail(self, client: Any, data: Any) -> None:
+        self._say(f"the broker at {self._where} cannot be reached; trying again, at most every {LATEST} s")
+
+    def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        with self._lock:
+            if self._connected.is_set():
+                self._connected.clear()
+                if code.is_failure or flags.is_disconnect_packet_from_server:
+                    self._say(f"the broker at {self._where} is gone ({code}); trying to reach it again")
+
+    def _on_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
+        if len(message.payload) > MOST_BYTES:
+            self._drop("too large")
+            return
+        for pattern, handler, retained in list(self._handlers):
+            if matches(pattern, message.topic) and (retained or not message.retain):
+                call(handler, message.topic, bytes(message.payload))
+
+    def _say(self, line: str, level: int = logging.WARNING) -> None:
+        """A line in the log, once while nothing changes."""
+        if line != self._said:
+            self._said = line
+            log.log(level, "%s", line)
+
+    def _drop(self, why: str) -> None:
+        self.dropped[why] += 1
+        if time.monotonic() - self._told >= EVERY:
+            self._told = time.monotonic()
+            log.warning("messages were dropped: %s", ", ".join(f"{n} {what}" for what, n in self.dropped.items()))

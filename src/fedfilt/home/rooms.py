@@ -1,0 +1,241 @@
+"""What the rooms of a home decide: the newest say of each device that is there, put to the vote, smoothed if wanted.
+
+Time is always handed in, so that a replay, a test and a clock that jumps are all the same to it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt._checks import check_choice, check_number
+from fedfilt._types import Array
+from fedfilt.home.topics import Decision, RoomState, Status
+from fedfilt.rounds.voting import tally
+
+UNKNOWN = "unknown"
+MOST_DEVICES = 1000  # of a home that has no list of them
+FORGET = 3600.0  # seconds after which a room without devices, or a device nobody listed and that is away, is forgotten
+DOUBT = 0.01  # a label is never taken as less likely than this: one wrong certainty must not rule it out for long
+
+
+@dataclass(frozen=True)
+class Voting:
+    """How rooms decide.
+
+    >>> Voting(switch_seconds=20.0).switch_seconds
+    20.0
+    """
+
+    how: str = "weighted"  # by validated accuracy, or "mean"
+    threshold: float = 0.5  # a room less sure than this says "unknown"
+    switch_seconds: float = 0.0  # mean time between two switches of activity, for smoothing; 0: no smoothing
+    fresh_seconds: float = 10.0  # a say counts for so long after the last sample of its window
+    ahead_seconds: float = 2.0  # by which the clock of a device may be ahead
+    gather_seconds: float = 0.1  # from the first new say of a room to its vote, so that others can be in it
+
+    def __post_init__(self) -> None:
+        check_choice("how", self.how, ("mean", "weighted"))
+        check_number("threshold", self.threshold, 0, 1)
+        for name in ("switch_seconds", "ahead_seconds", "gather_seconds"):
+            check_number(name, getattr(self, name), 0)
+        check_number("fresh_seconds", self.fresh_seconds, 0, above=True)
+
+
+@dataclass
+class Device:
+    """What is known of a device."""
+
+    room: str
+    since: float  # when it came into this room
+    status: Status = Status(online=False)
+    decision: Decision | None = None
+    new: bool = False  # no vote has counted its decision
+    seen: float = -math.inf  # when it last said anything
+
+
+@dataclass
+class _Room:
+    due: float = math.inf  # when it is to vote
+    until: float = math.inf  # when the first say that it counted is stale
+    alone: float | None = None  # since when no device is in it
+    belief: Array | None = None  # after the last vote, if it smooths
+    voted: float = 0.0
+    state: RoomState | None = None
+
+
+class Household:
+    """The devices of a home, the rooms that they are in, and what these decide.
+
+    >>> home = Household(["rest", "walk"], {"watch": "hall", "phone": "hall"})
+    >>> [home.hear("watch", Decision(0.0, 1, (0.1, 0.9)), 0.0), home.hear("phone", Decision(0.0, 1, (0.4, 0.6)), 0.0)]
+    [True, True]
+    >>> home.vote(now=1.0)["hall"]
+    RoomState(at=0.0, activity='walk', confidence=0.75, probabilities={'rest': 0.25, 'walk': 0.75}, devices=2)
+    """
+
+    def __init__(
+        self, labels: Sequence[str], devices: Mapping[str, str] | None = None, voting: Voting | None = None
+    ) -> None:
+        """`devices` are the names of those who may speak, each with its room; None: whoever does, up to a limit."""
+        if len(labels) < 2 or len(set(labels)) < len(labels) or UNKNOWN in labels:
+            raise ValueError(f"labels must be two at least, all different and none {UNKNOWN!r}, got {list(labels)}")
+        self.labels, self.voting = tuple(labels), voting or Voting()
+        self.devices = {name: Device(room, -math.inf) for name, room in (devices or {}).items()}
+        self._listed = None if devices is None else frozenset(devices)
+        self._rooms: dict[str, _Room] = {room: _Room() for room in (devices or {}).values() if room}
+        self._stay = frozenset(self._rooms)
+        self._home = dict(devices or {})
+        self.dropped: Counter[str] = Counter()  # decisions that did not count, by reason
+
+    @property
+    def rooms(self) -> list[str]:
+        """The rooms that there are."""
+        return list(self._rooms)
+
+    def known(self, device: str) -> bool:
+        """Whether a device may speak."""
+        return device in self.devices or (self._listed is None and len(self.devices) < MOST_DEVICES)
+
+    def members(self, room: str) -> list[str]:
+        """The devices in a room, also those that are away."""
+        return [name for name, device in self.devices.items() if device.room == room]
+
+    def state(self, room: str) -> RoomState | None:
+        """What a room decided last."""
+        return self._rooms[room].state if room in self._rooms else None
+
+    def status(self, name: str, status: Status, now: float) -> bool:
+        """Take note of how a device is; False if it may not speak."""
+        if not self.known(name):
+            self.dropped["unknown device"] += 1
+            return False
+        room = status.room or self._home.get(name, "")
+        device = self.devices.setdefault(name, Device(room, -math.inf))
+        if room != device.room:
+            self._withdraw(device, now)  # what it said was about where it had been
+            device.room, device.since = room, now
+        if not status.online:
+            self._withdraw(device, now)
+        device.status, device.seen = status, now
+        if room:
+            self._rooms.setdefault(room, _Room()).alone = None
+        return True
+
+    def hear(self, name: str, decision: Decision, now: float) -> bool:
+        """Take note of what a device decided; False if that cannot count."""
+        device = self.devices.get(name)
+        reason = ""
+        if device is None:
+            reason = "unknown device" if not self.known(name) else "no status yet"
+        elif not device.room:
+            reason = "no room"
+        elif decision.at <= now - self.voting.fresh_seconds:
+            reason = "stale"
+        elif decision.at > now + self.voting.ahead_seconds:
+            reason = "from the future"
+        elif (last := self._say(device, now)) is not None and decision <= last:
+            reason = "older than its last" if decision.at < last.at else "said twice"
+        if reason or device is None:
+            self.dropped[reason] += 1
+            return False
+        device.decision, device.new, device.seen = decision, True, now
+        room = self._rooms.setdefault(device.room, _Room())
+        room.due = min(room.due, now + self.voting.gather_seconds)
+        return True
+
+    def wait(self, now: float) -> float:
+        """Seconds until a room is to vote."""
+        return max(0.0, min((self._due(room, now) for room in self._rooms.values()), default=math.inf) - now)
+
+    def vote(self, now: float) -> dict[str, RoomState]:
+        """What the rooms decide that have something new: a say, or one that is no longer fresh."""
+        decided = {}
+        for name, room in self._rooms.items():
+            if self._due(room, now) <= now:
+                decided[name] = room.state = self._decide(name, room, now)
+        return decided
+
+    def forget(self, now: float) -> None:
+        """Let go of rooms and devices that have been gone for long; those that were listed stay."""
+        if self._listed is None:
+            for name, device in list(self.devices.items()):
+                if not device.status.online and now - device.seen > FORGET:
+                    del self.devices[name]
+        full = {device.room for device in self.devices.values()}
+        for name, room in list(self._rooms.items()):
+            if name in full or name in self._stay:
+                room.alone = None
+            elif room.alone is None or now < room.alone:
+                room.alone = now
+            elif now - room.alone > FORGET:
+                del self._rooms[name]
+
+    def _withdraw(self, device: Device, now: float) -> None:
+        if device.decision is not None and device.room:
+            self._rooms[device.room].due = min(self._rooms[device.room].due, now + self.voting.gather_seconds)
+        device.decision, device.new = None, False
+
+    def _due(self, room: _Room, now: float) -> float:
+        """When a room is to vote: at once if that is so far off that the clock must have been set back."""
+        voting = self.voting
+        far = now + voting.fresh_seconds + voting.ahead_seconds + voting.gather_seconds
+        when = min(room.due, room.until)
+        return now if far < when < math.inf else when
+
+    def _say(self, device: Device, now: float) -> Decision | None:
+        """What a device says, if that is neither stale nor, since the clock was set back, of the future."""
+        said, voting = device.decision, self.voting
+        if said is None or not now - voting.fresh_seconds < said.at <= now + voting.ahead_seconds:
+            return None
+        return said
+
+    def _decide(self, name: str, room: _Room, now: float) -> RoomState:
+        there = [self.devices[member] for member in sorted(self.members(name))]
+        voters = [(device, said) for device in there if (said := self._say(device, now)) is not None]
+        times = [said.at for _, said in voters]
+        room.due, room.until = math.inf, min(times, default=math.inf) + self.voting.fresh_seconds
+        if self.voting.switch_seconds:
+            shares = self._smoothed(room, [voter for voter in voters if voter[0].new], now)
+        elif voters:
+            shares = self._shares(voters)
+        for device, _ in voters:
+            device.new = False
+        if not voters:
+            return RoomState(now, UNKNOWN, 0.0, {}, 0)
+        best = int(shares.argmax())
+        sure = float(shares[best])
+        activity = self.labels[best] if sure >= self.voting.threshold else UNKNOWN
+        by_label = {label: round(float(share), 4) for label, share in zip(self.labels, shares, strict=True)}
+        return RoomState(max(times), activity, round(sure, 4), by_label, len(voters))
+
+    def _shares(self, voters: Sequence[tuple[Device, Decision]]) -> Array:
+        """What devices together think: what the vote counts for each label, as shares of 1."""
+        said = np.array([said.probabilities for _, said in voters])[:, None, :]
+        accuracies = [device.status.accuracy for device, _ in voters]
+        known = [accuracy for accuracy in accuracies if accuracy is not None]
+        if self.voting.how == "mean" or not known:
+            total = tally(said)[0]
+        else:  # a device that does not know how good it is counts as those that do, on average
+            other = sum(known) / len(known)
+            total = tally(said, "weighted", [other if one is None else one for one in accuracies])[0]
+        return total / total.sum()
+
+    def _smoothed(self, room: _Room, voters: Sequence[tuple[Device, Decision]], now: float) -> Array:
+        """A step of the forward algorithm: activities switch at random, the vote of what is new is the evidence.
+
+        A home stays in an activity for `switch_seconds` on average, then goes on to any other.
+        """
+        count = len(self.labels)
+        if room.belief is None:
+            room.belief, room.voted = np.full(count, 1 / count), now
+        passed = max(0.0, now - room.voted)
+        stays = math.exp(-passed / self.voting.switch_seconds * count / (count - 1))
+        belief = 1 / count + (room.belief - 1 / count) * stays
+        if voters:
+            belief = belief * np.maximum(self._shares(voters), DOUBT)
+            belief = belief / belief.sum()
+        room.belief, room.voted = belief, now
+        return belief

@@ -1,0 +1,72 @@
+"""How well rooms vote: the devices of a run, on the moments of their local tests."""
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.data.samples import FederatedData
+from fedfilt.rounds.voting import vote
+from fedfilt.training.trainer import Trainer
+
+
+class Rooms:
+    """What the devices of every room say about the moments of their local tests, ready to vote."""
+
+    def __init__(self, models: Array, trainer: Trainer, data: FederatedData, rooms: Any) -> None:
+        """`models` (K, B), one row per device; `rooms` (K,) says who votes with whom."""
+        if data.moments is None or data.local_test is None:
+            raise ValueError(f"{data.name} does not know which samples are of the same moment, so no room can vote")
+        if len(rooms) != data.count or len(models) != data.count:
+            raise ValueError(f"rooms and models must have one entry per device, {data.count}, got {len(rooms)}")
+        self.rooms = []  # per room (devices, probabilities (D, M, C), labels (M,))
+        for room in dict.fromkeys(np.asarray(rooms).tolist()):
+            devices = np.flatnonzero(np.asarray(rooms) == room)
+            moments = np.unique(np.concatenate([data.moments[data.local_test[d]] for d in devices]))
+            said, labels = np.full((len(devices), len(moments), data.classes), np.nan), np.zeros(len(moments), int)
+            for place, device in enumerate(devices.tolist()):
+                rows = data.local_test[device]
+                when = np.searchsorted(moments, data.moments[rows])
+                said[place, when] = trainer.predict(models[device], data.x[rows])[:, : data.classes]
+                labels[when] = data.y[rows]
+            self.rooms.append((devices, said, labels))
+        self._validated = np.full(data.count, np.nan)
+        for device, rows in enumerate(data.validation or ()):
+            if len(rows):
+                guess = trainer.predict(models[device], data.x[rows]).argmax(axis=1)
+                self._validated[device] = (guess == data.y[rows]).mean()
+
+    def single(self) -> Array:
+        """Accuracy of every device alone (K,) on what it saw."""
+        result = np.full(len(self._validated), np.nan)
+        for devices, said, labels in self.rooms:
+            for device, own in zip(devices, said, strict=True):
+                seen = ~np.isnan(own).any(axis=1)
+                if seen.any():
+                    result[device] = (own[seen].argmax(axis=1) == labels[seen]).mean()
+        return result
+
+    def accuracy(self, how: str = "mean", missing: int = 0) -> Array:
+        """Accuracy of every room's vote with so many of its devices missing: the mean over all choices of them.
+
+        A room that has no device left cannot vote: that is an error. A moment nobody saw counts as a wrong decision.
+        """
+        check_count("missing", missing, low=0)
+        result = []
+        for devices, said, labels in self.rooms:
+            left = len(devices) - missing
+            if left < 1:
+                raise ValueError(f"a room of {len(devices)} devices has no vote left with {missing} missing")
+            scores = []
+            for chosen in combinations(range(len(devices)), left):
+                known = self._known(devices[list(chosen)]) if how == "weighted" else None
+                scores.append(float((vote(said[list(chosen)], how, known) == labels).mean()))
+            result.append(np.mean(scores))
+        return np.array(result)
+
+    def _known(self, devices: Array) -> Array:
+        if np.isnan(self._validated[devices]).any():
+            raise ValueError('how="weighted" needs samples for validation: ask for fewer samples.train than there are')
+        return self._validated[devices]
