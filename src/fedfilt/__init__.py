@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         partitions,
         populations,
         schedulers,
+        sources,
         sparsifiers,
         topologies,
     )
@@ -121,6 +122,7 @@ __all__ = [
     "play_round",
     "populations",
     "schedulers",
+    "sources",
     "sparsifiers",
     "strength",
     "summary",
