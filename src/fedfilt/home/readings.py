@@ -109,7 +109,7 @@ class Inbox:
                 self.complaints("full", "messages come faster than they can be read; the oldest are dropped")
             self._changed.notify()
 
-    def get(self, stop: threading.Event, seconds: float = 1.0) -> tuple[float, str, bytes] | None:
+    def get(self, stop: threading.Event, seconds: float = 0.2) -> tuple[float, str, bytes] | None:
         """The next message, waiting a while for it; None if there is none, or to stop."""
         with self._changed:
             if not self._waiting and not stop.is_set():
