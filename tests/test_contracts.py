@@ -5,19 +5,26 @@ import inspect
 import math
 import pickle
 import re
+import threading
+import time
 import tomllib
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
 from fedfilt import Graph, Hardware, Plan, Training, Updates, _parts, mix, strength
 from fedfilt.data.deal import Sizes
+from fedfilt.data.own import Making, owner
 from fedfilt.data.samples import Samples
 from fedfilt.data.store import DataFile, DataMissing, Store
 from fedfilt.engines.local import Local
+from fedfilt.home.bus import Memory
+from fedfilt.home.clock import Clock
+from fedfilt.home.readings import source_of
 from fedfilt.populations import Everyday, Paper, Prescribed
 from fedfilt.runs.config import from_table
 from fedfilt.runs.tables import GraphTable
@@ -25,7 +32,7 @@ from fedfilt.sparsifiers import TopK
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack, wire_size
 from fedfilt.training._torch import layout_of, row_of, state_dict, torch_module
-from helpers import a_net, some_data
+from helpers import a_net, some_data, until
 
 EVERY = [(kind, name) for kind in _parts.FOLDERS for name in _parts.names(kind)]
 PLAIN = [(kind, name) for kind, name in EVERY if kind not in ("models", "engines")]  # these are dataclasses
@@ -58,7 +65,8 @@ def build(tmp_path):
 
 
 def options(name, links, devices):
-    more = {"edges": {"file": links, "devices": 4}, "measured": {"table": devices}}
+    more: dict[str, Any] = {"edges": {"file": links, "devices": 4}, "measured": {"table": devices}}
+    more |= {"csv": {"file": links}, "replay": {"file": links}, "mqtt": {"topic": "home/watch"}}
     return {"name": name, **more.get(name, {})}
 
 
@@ -98,7 +106,7 @@ def test_part_is_frozen_and_picklable(build, kind, name):
             setattr(part, key, 1)
 
 
-@pytest.mark.parametrize(("kind", "name"), EVERY)
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name in EVERY if kind != "sources"])
 @pytest.mark.filterwarnings("ignore:paper_literal")
 def test_part_comes_back_from_the_file_of_an_experiment(build, tmp_path, kind, name):
     own = options(name, str(tmp_path / "links.csv"), str(tmp_path / "devices.csv"))
@@ -357,6 +365,48 @@ def test_scheduler_plans_what_every_device_can_do(build, name, population):
     assert any(plan.epochs for plan in schedule.plans), "somebody trains"
     again = build("schedulers", name)(hardware, UPDATE_BYTES)
     assert (list(again.plans), again.deadline) == (list(schedule.plans), schedule.deadline)
+
+
+# --- sources ------------------------------------------------------------------------------------------------------
+
+
+@each("sources")
+def test_source_comes_back_from_own_settings(build, tmp_path, name):
+    own = options(name, "links.csv", "")
+    (tmp_path / "own.toml").write_text(tomli_w.dumps({"source": own}))
+    assert source_of(owner(tmp_path).source, tmp_path) == build("sources", name)
+    (tmp_path / "own.toml").write_text(tomli_w.dumps({"source": {**own, "spede": 1}}))
+    with pytest.raises(ValueError, match="unknown key of \\[source\\] 'spede'"):
+        source_of(owner(tmp_path).source, tmp_path)
+
+
+@each("sources")
+def test_source_gives_readings_until_it_is_stopped(build, tmp_path, name):
+    """A reading has a time and a number per channel; a source ends when it is told to, also if nothing comes."""
+    making = Making(shape=(2, 4), labels=("walk", "rest"), channels=("a", "weight"), rate=10.0)
+    source, bus, stop, got = build("sources", name), Memory(), threading.Event(), []
+    rows = "".join(f"{i / 100},{i},{-i},\n" for i in range(50))
+    (tmp_path / "links.csv").write_text("time,a,weight,label\n" + rows)
+
+    def read():
+        for reading in source.readings(making, bus, Clock(), stop):
+            got.append(reading)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    for number in range(200):
+        bus.publish("home/watch", b'{"a": 1, "weight": 2}')
+        with (tmp_path / "links.csv").open("a") as file:
+            file.write(f"{1 + number / 100},1,2,\n")
+        time.sleep(0.001)
+    until(lambda: got, "a reading", 30.0)
+    stop.set()
+    reader.join(2.0)
+    assert not reader.is_alive()
+    for reading in got:
+        assert math.isfinite(reading.time)
+        assert np.shape(reading.values) == (2,)
+        assert isinstance(reading.label, str)
 
 
 # --- sparsifiers --------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ LAYERS = (
     "native graph data system",
     "mixing training",
     "rounds",
+    "home",
     " ".join(folder for folder in FOLDERS if folder != "engines"),
     "engines home",
     "runs",

@@ -27,6 +27,7 @@ SHIPPED = {
     "partitions": "Dirichlet Labels RoomLabels Wearers Writers",
     "populations": "Everyday Measured Paper Prescribed",
     "schedulers": "Everything SameDeadline",
+    "sources": "Csv Mqtt Replay",
     "sparsifiers": "TopK",
     "topologies": "Complete Distance Edges Empty Homes Nearest Paper Rooms",
 }
@@ -91,6 +92,7 @@ def test_public_names_are_pinned():
         "play_round",
         "populations",
         "schedulers",
+        "sources",
         "sparsifiers",
         "strength",
         "summary",
@@ -383,6 +385,31 @@ NEW = {
         ("if held else Plan(0, 0.0, 0.0) ", ""),
         "test_scheduler_plans_what_every_device_can_do",
     ),
+    "sources": (
+        '''
+        import threading
+        from collections.abc import Iterator
+        import numpy as np
+        from fedfilt.data.own import Making
+        from fedfilt.home.bus import Bus
+        from fedfilt.home.clock import Clock
+        from fedfilt.home.readings import Reading
+
+        @dataclass(frozen=True)
+        class New:
+            """Silence.
+
+            >>> New()
+            New()
+            """
+
+            def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
+                while clock.sleep(0.1, stop):
+                    yield Reading(clock.now(), np.zeros(making.shape[0]))
+        ''',
+        ("clock.sleep(0.1, stop)", "clock.sleep(0.1)"),
+        "test_source_gives_readings_until_it_is_stopped",
+    ),
     "sparsifiers": (
         '''
         import numpy as np
@@ -459,7 +486,8 @@ def test_a_new_part_is_one_file(tmp_path):
     assert all(test in fine for test, _ in results if "cellar" not in test), ran.stdout[-5000:] + ran.stderr[-2000:]
     for folder in _parts.FOLDERS:
         assert any(f"fedfilt.{folder}.attic" in test for test in fine), "its example was run"
-        assert any(f"comes_back_from_the_file_of_an_experiment[{folder}-attic]" in test for test in fine)
+        back = "comes_back_from_own_settings" if folder == "sources" else "comes_back_from_the_file_of_an_experiment"
+        assert any(f"{back}[{folder}-attic]" in test or f"{back}[attic]" in test for test in fine)
         assert any(f"test_public_parts_are_there[{folder}]" in test for test in fine)
     failed = {test.partition("::")[2].partition("[")[0] for test, how in results if how == "FAILED"}
     assert failed == {test for _, _, test in NEW.values()}

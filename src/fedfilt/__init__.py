@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         partitions,
         populations,
         schedulers,
+        sources,
         sparsifiers,
         topologies,
     )
@@ -122,6 +123,7 @@ __all__ = [
     "play_round",
     "populations",
     "schedulers",
+    "sources",
     "sparsifiers",
     "strength",
     "summary",

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedfilt._checks import check_choice
 
-FOLDERS = (  # of parts that an experiment can name
+FOLDERS = (  # of parts that an experiment can name, or, of sources, a device's own.toml
     "aggregators",
     "datasets",
     "engines",
@@ -29,6 +29,7 @@ FOLDERS = (  # of parts that an experiment can name
     "partitions",
     "populations",
     "schedulers",
+    "sources",
     "sparsifiers",
     "topologies",
 )

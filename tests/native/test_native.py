@@ -137,6 +137,38 @@ def test_a_round_equals_torch(name, level, dark):
 
 
 @each_level
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dark", [False, True], ids=["noise", "dark"])
+def test_probabilities_equal_torch(name, level, dark):
+    shape, convolutions, dense = NETWORKS[name]
+    x, _ = some_samples(shape, dense[-1], 9 if SANITIZED else 131, dark)
+    trainer = Trainer(network(shape, convolutions, dense), Training(), shape)
+    trainer.level = level
+    row = trainer.given(0)
+    ours = trainer.predict(row, x)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours.sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(ours[:1], trainer.predict(row, x[:1]), "a sample alone, and among others")
+    np.testing.assert_array_equal(ours, trainer.predict(row, np.asfortranarray(x).astype(x.dtype if dark else float)))
+    assert trainer.predict(row, x[:0]).shape == (0, dense[-1])
+    trainer.network = None
+    np.testing.assert_allclose(ours, trainer.predict(row, x), rtol=0, atol=1e-6)
+
+
+@each_level
+def test_a_model_that_is_not_finite_has_no_probabilities(level):
+    trainer = Trainer(network((6,), [], [4, 3]), Training(), (6,))
+    trainer.level = level
+    row, x = trainer.given(0), np.ones((2, 6), np.float32)
+    row[-1] = np.nan
+    assert np.isnan(trainer.predict(row, x)).all()
+    row[-1] = 1e30
+    np.testing.assert_array_equal(trainer.predict(row, x), [[0, 0, 1]] * 2)
+    with pytest.raises(ValueError, match="6 numbers each"):
+        trainer.predict(row, x[:, :5])
+
+
+@each_level
 @pytest.mark.parametrize("count", range(1, 14))
 def test_every_size_of_a_tile_equals_torch(level, count):
     """Tiles have up to 8 rows and 4 registers, gradients up to 12 registers; what is larger is cut into pieces."""

@@ -72,6 +72,7 @@ def test_a_round_equals_numpy(name, level, dark, batch):
     counts_of_numpy, total_of_numpy = _numpy.test(description, numpys, x, y)
     assert np.array_equal(counts, counts_of_numpy)
     assert total == pytest.approx(total_of_numpy, rel=1e-5)
+    assert np.abs(trainer.predict(numpys, x) - _numpy.predict(description, numpys, x)).max() < 1e-6
 
 
 @each_level

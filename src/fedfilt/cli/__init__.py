@@ -6,7 +6,7 @@ import typer
 
 from fedfilt.cli.compare import compare, demo
 from fedfilt.cli.data import data_app
-from fedfilt.cli.deploy import deploy_app, device
+from fedfilt.cli.deploy import deploy_app, device_app
 from fedfilt.cli.home import home_app
 from fedfilt.cli.paper import paper
 from fedfilt.cli.plan import info, plan, profile
@@ -19,9 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning over the graph of a building's devices.",
 )
-for command in (run, compare, plan, profile, info, demo, paper, report, dashboard, device):
+for command in (run, compare, plan, profile, info, demo, paper, report, dashboard):
     app.command()(command)
 app.add_typer(data_app, name="data")
+app.add_typer(device_app, name="device")
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(home_app, name="home")
 

@@ -1,13 +1,14 @@
-"""The command `fedfilt deploy`."""
+"""The commands `fedfilt device` and `fedfilt deploy`."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedfilt.cli._console import errors
 
@@ -19,6 +20,22 @@ Name = Annotated[str, typer.Argument(help="Name of the device.", show_default=Fa
 SuperNode = Annotated[bool, typer.Option("--supernode", help="Flower's SuperNode instead of one small process.")]
 
 
+class _OrFolder(TyperGroup):
+    """What is no command is a folder: `fedfilt device FOLDER` is `fedfilt device run FOLDER`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
+
+
+device_app = typer.Typer(
+    cls=_OrFolder,
+    no_args_is_help=True,
+    subcommand_metavar="FOLDER | COMMAND [ARGS]...",
+    help="Be the device whose FOLDER `fedfilt deploy write` made, or change what it keeps.",
+)
+
+
+@device_app.command("run")
 def device(folder: Folder) -> None:
     """Be a device in one small process: wait for orders, train, answer; comes back by itself after any failure."""
     with _errors():
@@ -27,6 +44,25 @@ def device(folder: Folder) -> None:
 
         with stoppable():
             stay(checked(folder, "device.toml"))
+
+
+@device_app.command("forget")
+def device_forget(
+    folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)],
+    since: Annotated[
+        str, typer.Option(help="Only what is newer: 2d, 6h, 30m, or a date and time.", show_default="all of it")
+    ] = "",
+) -> None:
+    """Remove the windows that people have corrected from a device's own data; it may be running."""
+    with errors():
+        import time
+
+        from fedfilt.home.corrections import forget, since_of
+
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {folder}")
+        count = forget(folder, since_of(since, time.time()) if since else None)
+        print(f"{count} corrected {'window is' if count == 1 else 'windows are'} gone from {folder}")
 
 
 @deploy_app.command("write")

@@ -26,6 +26,7 @@ from fedfilt._types import Array
 NOTHING = ("", "na", "nan", "null", "none")  # cells without a value
 LIMIT = 1 << 30  # bytes that a file, or what is read from it, may take
 ARRAYS = ("x", "y", "part")
+KNOWN = (*ARRAYS, "time")  # time: when a sample was taken, which nothing here needs
 
 
 class BadData(ValueError):
@@ -72,12 +73,12 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_samples(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz or .safetensors file: x, y and perhaps part."""
+    """The arrays of a .npz or .safetensors file: x, y and perhaps part and time."""
     with opened(path) as file:
-        found = _npz(file, path) if path.suffix.lower() == ".npz" else load_safetensors(file.read())
+        found = read_npz(file, path) if path.suffix.lower() == ".npz" else load_safetensors(file.read())
     for name in found:
         try:
-            check_choice("array", name, ARRAYS)
+            check_choice("array", name, KNOWN)
         except ValueError as error:
             raise BadData(f"{path}: {error}") from None
     for name in ("x", "y"):
@@ -86,7 +87,7 @@ def read_samples(path: Path) -> dict[str, Array]:
     return found
 
 
-def _npz(file: IO[bytes], path: Path) -> dict[str, Array]:
+def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
     """The arrays of a .npz file; what the headers promise is compared with the limit first."""
     found, total = {}, 0
     with zipfile.ZipFile(file) as archive:
@@ -165,7 +166,7 @@ def _csv(file: IO[str], path: Path, choose: Choose) -> Rows:
                 continue
             if len(row) != len(names):
                 raise ValueError(f"it must have {len(names)} cells, got {len(row)}")
-            times.append(_seconds(row[time]))
+            times.append(seconds(row[time]))
             values.extend([_value(row[i]) for i in at])
             codes.append(labels.setdefault(row[label].strip(), len(labels)))
             lines.append(rows.line_num)
@@ -191,10 +192,10 @@ def _value(text: str) -> float:
     return float(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     """Seconds of a time: a number, or a date and time, which is UTC where it does not say.
 
-    >>> _seconds("1.5"), _seconds("1970-01-01T00:01"), _seconds("1970-01-01 01:00:00.5+01:00")
+    >>> seconds("1.5"), seconds("1970-01-01T00:01"), seconds("1970-01-01 01:00:00.5+01:00")
     (1.5, 60.0, 0.5)
     """
     try:
@@ -235,4 +236,4 @@ def _moments(column: Any) -> Array:
     values: Array = column.to_numpy()
     if values.dtype.kind == "M":
         return np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)
-    return np.array([_seconds(str(value)) for value in values]) if values.dtype.kind == "O" else values.astype(float)
+    return np.array([seconds(str(value)) for value in values]) if values.dtype.kind == "O" else values.astype(float)

@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,26 @@ from fedfilt.data import _tables
 from fedfilt.data._tables import BadData, Rows, opened, read_rows, read_samples, too_large
 from fedfilt.data.windows import Recording, Scaling, cut_windows, part_ends
 
-__all__ = ["BadData", "Held", "Making", "Owner", "Public", "Report", "Scaling", "Source", "owner", "public", "read"]
+__all__ = [
+    "BadData",
+    "Decide",
+    "Held",
+    "Making",
+    "Owner",
+    "Public",
+    "Report",
+    "Scaling",
+    "Source",
+    "owner",
+    "public",
+    "read",
+]
 
 log = logging.getLogger("fedfilt")
 
 SETTINGS = "own.toml"
 READING = 60.0  # seconds that a reader of the owner's may take
+CORRECTIONS = "corrections.npz"  # in the data folder: windows that people have labelled; see fedfilt.home.corrections
 SAMPLES, RECORDINGS = (".npz", ".safetensors"), (".csv", ".parquet")
 UNFINISHED = (".tmp", ".part")
 TRIES, PAUSE = 4, 0.25  # how often a folder is read that changes meanwhile, and the seconds between
@@ -133,6 +147,24 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Decide:
+    """How a device decides while its sensors are read, and what it keeps."""
+
+    hop: int = 0  # rows between two decisions; 0 is as in training
+    keep_minutes: float = 10.0  # for which windows are kept in memory, to be corrected
+    per_label: int = 200  # corrected windows that are kept of a label
+    in_all: int = 2000  # and of all labels
+    days: float = 90.0  # after which they are removed
+
+    def __post_init__(self) -> None:
+        check_count("hop", self.hop, low=0)
+        check_number("keep_minutes", self.keep_minutes, low=0, high=24 * 60)
+        check_count("per_label", self.per_label)
+        check_count("in_all", self.in_all, high=100_000)
+        check_number("days", self.days, low=0, above=True)
+
+
+@dataclass(frozen=True)
 class Owner:
     """The owner's settings: own.toml in the device's folder."""
 
@@ -141,6 +173,8 @@ class Owner:
     time: str = "time"  # column
     label: str = "label"  # column
     report: Report = Report()
+    decide: Decide = Decide()
+    source: Mapping[str, Any] = field(default_factory=dict)  # name and options of a part of fedfilt/sources
 
 
 def owner(folder: Path) -> Owner:
@@ -157,17 +191,24 @@ def owner(folder: Path) -> Owner:
 
 
 def _settings(table: Table) -> Owner:
-    report = table.pop("report", {})
-    if not isinstance(report, dict):
-        raise ValueError(f"report must be a table, got {report!r}")
-    for kind, given, allowed in ((Owner, table, str), (Report, report, bool)):
+    report, decide, source = (table.pop(name, {}) for name in ("report", "decide", "source"))
+    kinds: tuple[tuple[Any, Any, Any, str], ...] = (
+        (Owner, table, str, "a text"),
+        (Report, report, bool, "true or false"),
+        (Decide, decide, int | float, "a number"),
+    )
+    for kind, given, allowed, said in kinds:
+        if not isinstance(given, dict):
+            raise ValueError(f"{kind.__name__.lower()} must be a table, got {given!r}")
         for key, value in given.items():
-            check_choice("key", key, [field.name for field in fields(kind)])
+            check_choice("key", key, [one.name for one in fields(kind)])
             if not isinstance(value, allowed):
-                raise ValueError(f"{key} must be {'a text' if allowed is str else 'true or false'}, got {value!r}")
+                raise ValueError(f"{key} must be {said}, got {value!r}")
     if table.get("reader") and ":" not in table["reader"]:
         raise ValueError(f"reader must be module:Class, got {table['reader']!r}")
-    return Owner(**table, report=Report(**report))
+    if not isinstance(source, dict) or (source and not isinstance(source.get("name"), str)):
+        raise ValueError(f'source must be a table with a name, such as name = "mqtt", got {source!r}')
+    return Owner(**table, report=Report(**report), decide=Decide(**decide), source=source)
 
 
 # --- a device's folder --------------------------------------------------------------------------------------------
@@ -281,6 +322,8 @@ def _chunks(place: Path, settings: Owner, reader: Any, making: Making) -> Iterab
     """All samples that a folder holds, those of recordings last."""
     if reader is not None:
         yield from _from_reader(settings.reader, reader, making)
+        if (place / CORRECTIONS).exists():
+            yield _checked(place / CORRECTIONS, read_samples(place / CORRECTIONS), making)
         return
     tables, total = [], 0
     for path in _files(place):
@@ -330,6 +373,8 @@ def _checked(where: object, arrays: dict[str, Array], making: Making) -> Chunk:
             raise BadData(f"{where}: {name} must have shape ({len(x)},) like x, got {values.shape}", OTHER_SHAPE)
     if part.dtype.kind not in "iu" or ("part" in arrays and not np.isin(part, (0, 1, 2)).all()):
         raise BadData(f"{where}: part must be 0 (train), 1 (validation) or 2 (test)")
+    if len(arrays.get("time", x)) != len(x):
+        raise BadData(f"{where}: time must have {len(x)} rows like x, got {len(arrays['time'])}", OTHER_SHAPE)
     y = _label_numbers(where, y, making)
     if x.dtype == np.uint8:
         return Chunk(x, y, part.astype(np.int64))

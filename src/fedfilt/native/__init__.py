@@ -1,4 +1,4 @@
-"""The optional C++ core: training, testing and filtering, close to the limit of the CPU.
+"""The optional C++ core: training, testing, deciding and filtering, close to the limit of the CPU.
 
 torch and SciPy define what is computed and do it wherever the core cannot. FEDFILT_NATIVE = off, baseline, avx2, avx512
 or neon forces a level; without it the best one that the CPU has is taken.
@@ -169,6 +169,13 @@ def test(network: Network, row: Array, samples: Samples, level: str) -> tuple[Ar
     counts, loss = np.zeros((network.outputs, network.outputs), np.int64), Double(0)
     _call("test", level, network, _checked(row, network), samples, _at(counts), ctypes.byref(loss))
     return counts, loss.value
+
+
+def predict(network: Network, row: Array, samples: Samples, level: str) -> Array:
+    """(samples, outputs) probabilities; labels of the samples are not looked at."""
+    out = np.empty((samples.count, network.outputs), np.float32)
+    _call("predict", level, network, _checked(row, network), samples, _at(out))
+    return out
 
 
 def _checked(row: Array, network: Network) -> ctypes.c_void_p:

@@ -41,6 +41,10 @@ int fedfilt_test(int level, const Network* network, const float* row, const Samp
   return kernels(level)->test(*network, row, *samples, counts, loss);
 }
 
+int fedfilt_predict(int level, const Network* network, const float* row, const Samples* samples, float* out) {
+  return kernels(level)->predict(*network, row, *samples, out);
+}
+
 int fedfilt_apply(int level, const float* matrix, Int count, const float* x, Int x_stride, float* out, Int out_stride,
                   Int columns) {
   return kernels(level)->apply(matrix, count, x, x_stride, out, out_stride, columns);

@@ -27,6 +27,6 @@ namespace {
 
 }  // namespace
 
-const Kernels LEVEL = {train, test, apply, solve<float, float>, solve<float, double>, solve<double, double>};
+const Kernels LEVEL = {train, test, predict, apply, solve<float, float>, solve<float, double>, solve<double, double>};
 
 }  // namespace fedfilt

@@ -54,6 +54,7 @@ enum Status { fine = 0, diverged = 1, no_memory = 2 };
 struct Kernels {
   int (*train)(const Network&, float* row, const Samples&, const Training&, double* loss);
   int (*test)(const Network&, const float* row, const Samples&, Int* counts, double* loss);
+  int (*predict)(const Network&, const float* row, const Samples&, float* out);
   int (*apply)(const float* matrix, Int count, const float* x, Int x_stride, float* out, Int out_stride, Int columns);
   int (*solve)(const Factor&, const float* x, Int x_stride, float* out, Int out_stride, Int columns);
   int (*solve_in_double)(const Factor&, const float* x, Int x_stride, float* out, Int out_stride, Int columns);

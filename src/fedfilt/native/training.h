@@ -1,4 +1,4 @@
-// One device trains, or is tested.
+// One device trains, is tested, or decides.
 // Included by kernels.cpp, inside its namespace.
 
 int train(const Network& net, float* row, const Samples& samples, const Training& training, double* loss) {
@@ -42,8 +42,9 @@ int train(const Network& net, float* row, const Samples& samples, const Training
   return fine;
 }
 
-// counts[label][guess] += 1 for every sample, loss += its loss
-int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
+// Call use(model, place in its batch, number, logits) for every sample.
+template <class Use>
+int ask(const Network& net, const float* row, const Samples& samples, Use use) {
   const Int batch = least(64, most(samples.count, 1));
   Model model(net, batch, samples);
   if (!model.make(nullptr)) return no_memory;
@@ -55,14 +56,31 @@ int test(const Network& net, const float* row, const Samples& samples, Int* coun
       model.look(i, model.bright + i * model.lights);
     }
     const float* logits = model.forward(count);
-    for (Int i = 0; i < count; i++, logits += model.logits_stride()) {
-      const Int label = samples.labels[first + i];
-      Int guess = 0;
-      for (Int k = 1; k < model.classes(); k++)
-        if (!(logits[k] <= logits[guess]) && logits[guess] == logits[guess]) guess = k;
-      counts[label * model.classes() + guess]++;
-      *loss += model.loss_of(i, label, nullptr);
-    }
+    for (Int i = 0; i < count; i++, logits += model.logits_stride()) use(model, i, first + i, logits);
   }
   return fine;
+}
+
+// counts[label][guess] += 1 for every sample, loss += its loss
+int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
+  return ask(net, row, samples, [&](const Model& model, Int place, Int number, const float* logits) {
+    const Int label = samples.labels[number];
+    Int guess = 0;
+    for (Int k = 1; k < model.classes(); k++)
+      if (!(logits[k] <= logits[guess]) && logits[guess] == logits[guess]) guess = k;
+    counts[label * model.classes() + guess]++;
+    *loss += model.loss_of(place, label, nullptr);
+  });
+}
+
+// out[sample][label] = the probability that a model gives it: softmax of the logits
+int predict(const Network& net, const float* row, const Samples& samples, float* out) {
+  return ask(net, row, samples, [&](const Model& model, Int, Int number, const float* logits) {
+    float* const to = out + number * model.classes();
+    float highest = logits[0];
+    double sum = 0;
+    for (Int k = 1; k < model.classes(); k++) highest = logits[k] > highest ? logits[k] : highest;
+    for (Int k = 0; k < model.classes(); k++) sum += to[k] = std::exp(logits[k] - highest);
+    for (Int k = 0; k < model.classes(); k++) to[k] = (float)(to[k] / sum);
+  });
 }

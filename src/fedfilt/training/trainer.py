@@ -166,6 +166,11 @@ class Trainer:
 
     def predict(self, row: Array, x: Array) -> Array:
         """(n, labels) what the model of a row says about inputs, as probabilities."""
+        if self.network is not None:
+            assert self.level is not None
+            known = x if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
+            given = native.samples_of(self.network, known, np.zeros(len(x), np.int64), np.arange(len(x)))
+            return native.predict(self.network, row, given, self.level)
         if self._other == "numpy":
             assert self.description is not None
             return _numpy.predict(self.description, row, x)

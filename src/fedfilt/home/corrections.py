@@ -1,0 +1,235 @@
+"""Windows that people have labelled, in the device's own data: `corrections.npz` in its data folder.
+
+The file holds raw windows `x`, names of labels `y`, `time` (n, 2), when each began and ended, and `part`: it is read
+for training like any other file of samples, and written as a whole or not at all.
+
+* The newest word counts. A correction gives its label to all windows inside its span, also to those that were
+  corrected before; those across its ends that say something else are dropped.
+* There are quotas per label and in all, and windows age: the oldest go first.
+* The split is by stretches of time: windows that overlap, or are less than a window apart, are one, and all of it is
+  for training, validation or test. The first stretch of a label is for training; a later one is for the test, or else
+  for validation, if that brings these closer to their shares of what there is of the label. Windows stay on their side,
+  unless a new one joins two stretches; then both are on the earlier one's side.
+"""
+
+import fcntl
+import io
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedfilt._files import write_atomically
+from fedfilt._types import Array
+from fedfilt.data._tables import BadData, opened, read_npz, seconds
+from fedfilt.data.own import CORRECTIONS, Decide, Making, owner
+from fedfilt.data.windows import TEST, TRAIN, VALIDATION
+from fedfilt.home.stream import Window
+from fedfilt.home.topics import Correction
+
+log = logging.getLogger("fedfilt")
+
+DAMAGED = ".damaged"
+DAY = 86_400.0
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
+
+
+class Kept(NamedTuple):
+    """Corrected windows, in the order of time."""
+
+    x: Array  # (n, channels, rows) float32, raw
+    y: Array  # (n,) names
+    time: Array  # (n, 2) begin and end
+    part: Array  # (n,) TRAIN, VALIDATION, TEST, or -1: not yet decided
+
+    def take(self, which: Array) -> "Kept":
+        """Some of them."""
+        return Kept(*(array[which] for array in self))
+
+
+class Corrections:
+    """The corrected windows of a device's folder. They are read from the file whenever they are needed."""
+
+    def __init__(self, folder: Path, making: Making, decide: Decide) -> None:
+        self.folder, self.making, self.decide = folder, making, decide
+
+    def read(self) -> Kept:
+        """All that are kept. Raises `BadData` for a file that is damaged, or of another experiment."""
+        path = _path(self.folder)
+        if not path.exists():
+            return Kept(
+                np.empty((0, *self.making.shape), np.float32), np.empty(0, "U1"), np.empty((0, 2)), np.empty(0, int)
+            )
+        kept = _read(path)
+        if kept.x.shape[1:] != self.making.shape:
+            raise BadData(f"{path}: x must have shape (n, {str(self.making.shape)[1:]}, got {kept.x.shape}")
+        return kept
+
+    def add(self, correction: Correction, windows: Sequence[Window], now: float) -> int:
+        """Keep the windows inside a correction's span, under its label; how many they are."""
+        inside = [one for one in windows if correction.begin <= one.begin and one.end <= correction.end]
+
+        def changed(kept: Kept) -> Kept:
+            begin, end = kept.time.T
+            within = (correction.begin <= begin) & (end <= correction.end)
+            across = ~within & (begin <= correction.end) & (correction.begin <= end)
+            y = np.where(within, correction.label, kept.y)
+            kept = kept._replace(y=y).take(~across | (y == correction.label))
+            known = {(begin, end) for begin, end in kept.time.tolist()}
+            new = [one for one in inside if (one.begin, one.end) not in known]
+            if new:
+                more = Kept(
+                    np.stack([one.values for one in new]),
+                    np.full(len(new), correction.label),
+                    np.array([(one.begin, one.end) for one in new]),
+                    np.full(len(new), -1),
+                )
+                kept = Kept(*(np.concatenate(pair) for pair in zip(kept, more, strict=True)))
+            return self._within_limits(kept, now)
+
+        self._change(changed)
+        return len(inside)
+
+    def tidy(self, now: float) -> int:
+        """Remove what is too old; how many are left."""
+        if not _path(self.folder).exists():
+            return 0
+        return self._change(lambda kept: self._within_limits(kept, now))
+
+    def _within_limits(self, kept: Kept, now: float) -> Kept:
+        """In the order of time, without what is too old or too much, and dealt to the parts."""
+        kept = kept.take(np.argsort(kept.time[:, 0], kind="stable"))
+        kept = kept.take(kept.time[:, 1] >= now - self.decide.days * DAY)
+        newest = np.ones(len(kept.y), bool)
+        for label in np.unique(kept.y):
+            newest[np.flatnonzero(kept.y == label)[: -self.decide.per_label]] = False
+        kept = kept.take(newest)
+        kept = kept.take(np.arange(len(kept.y))[-self.decide.in_all :])
+        return kept._replace(part=parts(kept, self.making))
+
+    def _change(self, change: Callable[[Kept], Kept]) -> int:
+        """Change the file, or leave it as it was and raise OSError; how many windows it has then."""
+        with _alone(self.folder):
+            try:
+                before = self.read()
+            except BadData as error:
+                aside = _path(self.folder).with_suffix(DAMAGED)
+                log.warning("%s; it is now called %s, and corrections start anew", error, aside.name)
+                os.replace(_path(self.folder), aside)
+                before = self.read()
+            after = change(before)
+            if any(not np.array_equal(one, other) for one, other in zip(before, after, strict=True)):
+                _write(_path(self.folder), after)
+            return len(after.y)
+
+
+def forget(folder: Path, since: float | None = None) -> int:
+    """Remove the corrected windows that ended after a time, or all; how many they were.
+
+    Models that were trained on them stay as they are, and so does what the device has sent.
+    """
+    path = _path(folder)
+    with _alone(folder):
+        if since is None:
+            count = _count(path)
+            for one in (path, path.with_suffix(DAMAGED), path.with_name(f".{path.name}.tmp")):
+                one.unlink(missing_ok=True)
+            return count
+        if not path.exists():
+            return 0
+        kept = _read(path)
+        later = kept.time[:, 1] > since
+        _write(path, kept.take(~later))
+        return int(later.sum())
+
+
+def since_of(text: str, now: float) -> float:
+    """The time that is meant by 2d, 6h, 30m or 45s (ago), or by a date and time.
+
+    >>> since_of("2d", now=1e6), since_of("1.5h", now=1e6), since_of("1970-01-02", now=1e6)
+    (827200.0, 994600.0, 86400.0)
+    """
+    if found := re.fullmatch(r"(\d+\.?\d*)\s*([smhdw])", text.strip()):
+        return now - float(found[1]) * UNITS[found[2]]
+    try:
+        return seconds(text)
+    except ValueError:
+        raise ValueError(f"since must be such as 2d, 6h or 2026-05-01T12:00, got {text!r}") from None
+
+
+def parts(kept: Kept, making: Making) -> Array:
+    """(n,) TRAIN, VALIDATION or TEST for windows in the order of time; see the module's text."""
+    found = kept.part.copy()
+    begin, end = kept.time.T
+    reach = np.maximum.accumulate(2 * end - begin) if len(found) else end
+    starts = np.flatnonzero(begin[1:] > reach[:-1]) + 1
+    stretches = [stretch for stretch in np.split(np.arange(len(found)), starts) if len(stretch)]
+    for stretch in stretches:
+        if len(known := found[stretch][found[stretch] >= 0]):
+            found[stretch] = known[0]
+    for stretch in stretches:
+        if found[stretch[0]] < 0:
+            same = (kept.y == kept.y[stretch[0]]) & (found >= 0)
+            total = same.sum() + len(stretch)
+            found[stretch] = TRAIN
+            for part, share in ((TEST, making.test_share), (VALIDATION, making.validation_share)):
+                if (same & (found == part)).sum() + len(stretch) / 2 <= share * total:
+                    found[stretch] = part
+                    break
+    return found
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def _path(folder: Path) -> Path:
+    return folder / owner(folder).data / CORRECTIONS
+
+
+def _read(path: Path) -> Kept:
+    with opened(path) as file:
+        found = read_npz(file, path)
+    try:
+        kept = Kept(*(found[name] for name in Kept._fields))
+    except KeyError as error:
+        raise BadData(f"{path} lacks the array {error}") from None
+    kinds, count = [array.dtype.kind for array in kept], len(kept.x)
+    if kinds != ["f", "U", "f", "i"] or [kept.y.shape, kept.time.shape, kept.part.shape] != [
+        (count,),
+        (count, 2),
+        (count,),
+    ]:
+        raise BadData(f"{path} does not hold corrections")
+    return kept
+
+
+def _count(path: Path) -> int:
+    try:
+        return len(_read(path).y)
+    except BadData:
+        return 0  # nobody can say
+
+
+def _write(path: Path, kept: Kept) -> None:
+    if not len(kept.y):
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    np.savez(content, **kept._asdict())
+    write_atomically(path, content.getvalue())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process or thread changes the file meanwhile."""
+    state = folder / "state"
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "corrections.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,217 @@
+"""A device decides: it reads its sensors, cuts windows, asks its newest model every hop, and says what it thinks."""
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from fedfilt._types import Array
+from fedfilt.data import own
+from fedfilt.data.own import BadData, Making, owner
+from fedfilt.data.windows import Scaling
+from fedfilt.home.bus import Bus
+from fedfilt.home.clock import Clock
+from fedfilt.home.corrections import Corrections
+from fedfilt.home.readings import Complaints, Source, source_of
+from fedfilt.home.stream import Stream, Window
+from fedfilt.home.topics import BadMessage, Decision, Status, Topics, written
+from fedfilt.home.topics import correction as parsed
+from fedfilt.training.trainer import Trainer
+
+log = logging.getLogger("fedfilt")
+
+EXPIRES = 60.0  # seconds after which a decision is of no use to anybody
+MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
+AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
+TIDY = 3600.0  # seconds between two looks for corrections that are too old
+
+
+class Model(NamedTuple):
+    """A model as its file has it."""
+
+    row: Array
+    round: int
+    scaling: Scaling | None
+
+
+def read_model(path: Path, trainer: Trainer) -> Model:
+    """The model in a file that a device keeps; ValueError if it cannot be used."""
+    layout = trainer.layout
+    names = {slot: key for key, slot in layout.names.items()}
+    try:
+        with safe_open(path, "np") as file:
+            about = file.metadata() or {}
+            values = {slot.name: file.get_tensor(names.get(slot.name, slot.name)) for slot in layout.slots}
+        for slot in layout.slots:
+            if values[slot.name].shape != slot.shape:
+                raise ValueError(f"{slot.name} must have shape {slot.shape}, got {values[slot.name].shape}")
+        row = layout.row(values)
+        if not np.isfinite(row).all():
+            raise ValueError("it is not finite")
+        scaling = Scaling.from_json(about["scaling"]) if about.get("scaling") else None
+        if scaling is not None and len(scaling.mean) != trainer.shape[0]:
+            raise ValueError(f"its scaling must be of {trainer.shape[0]} channels, got {len(scaling.mean)}")
+        return Model(row, int(about.get("round", 0)), scaling)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+class Decider:
+    """Decides with the newest model in a device's folder, and keeps what people correct.
+
+    The trainer is its own: torch cannot train and decide at once with the same module.
+    Models are read again when their file changes; one that is damaged or missing is said once, and the last good one
+    stays. Windows of the last minutes are kept in memory, bounded in time and number, for corrections.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        making: Making,
+        trainer: Trainer,
+        bus: Bus,
+        topics: Topics,
+        name: str,
+        room: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self.folder, self.making, self.trainer = folder, making, trainer
+        self.bus, self.topics, self.name, self.room = bus, topics, name, room
+        self.clock = Clock() if clock is None else clock
+        self.settings = owner(folder)
+        self.stream = Stream(making, self.settings.decide.hop, name)
+        self.corrections = Corrections(folder, making, self.settings.decide)
+        self.model: Model | None = None
+        self.accuracy: float | None = None
+        self.complaints = Complaints(name)
+        self._seen: object = None
+        self._said: Status | None = None
+        self._tidied = -math.inf
+        most = MOST_BYTES // (4 * math.prod(making.shape))
+        self._windows: deque[Window] = deque(maxlen=max(most, 1))
+        self._lock = threading.RLock()  # what comes from the bus, or wants to know, is in another thread
+        bus.subscribe(topics.correction(name), self.corrected)
+        self.look()
+
+    def live(self, stop: threading.Event, source: Source | None = None) -> None:
+        """Decide on readings from a source, or from the one in own.toml, until told to stop; a source may fail."""
+        delay = AGAIN
+        while not stop.is_set():
+            try:
+                found = source_of(self.settings.source, self.folder) if source is None else source
+                for reading in found.readings(self.making, self.bus, self.clock, stop):
+                    delay = AGAIN
+                    if (window := self.stream.push(reading)) is not None:
+                        self.decide(window)
+                    if stop.is_set():
+                        return
+                if not stop.is_set():
+                    log.info("%s: its source has ended", self.name)
+                return
+            except Exception as error:  # a source may be the owner's own code
+                log.warning("%s: its source fails: %s; the next attempt is in %g s", self.name, error, delay)
+            stop.wait(delay)
+            delay = min(2 * delay, PATIENCE)
+
+    def decide(self, window: Window) -> Array | None:
+        """(labels,) what the newest model thinks of a window, which is also published; None without a model."""
+        with self._lock:
+            self._windows.append(window)
+            oldest = window.end - 60 * self.settings.decide.keep_minutes
+            while (
+                self._windows and not oldest <= self._windows[0].begin <= window.end
+            ):  # also if the clock was set back
+                self._windows.popleft()
+        self.look()
+        if self.model is None:
+            return None
+        probabilities = self.probabilities(window.values[None])[0]
+        if not np.isfinite(probabilities).all():
+            self.complaints("model", "the model of round %d gives no probabilities", self.model.round)
+            return None
+        decision = Decision(window.end, self.model.round, tuple(np.round(probabilities.astype(float), 6).tolist()))
+        self.bus.publish(self.topics.decision(self.name), written(decision), expires=EXPIRES)
+        return probabilities
+
+    def probabilities(self, x: Array) -> Array:
+        """(n, labels) what the newest model thinks of raw windows (n, channels, rows)."""
+        assert self.model is not None
+        scaling = self.model.scaling
+        return self.trainer.predict(self.model.row, x if scaling is None else scaling.apply(x))
+
+    def look(self) -> None:
+        """Take up a new model, if there is one, and say how this device is, if that has changed."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        path = self.folder / "state" / "model.safetensors"
+        try:
+            status = path.stat()
+            seen: object = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            seen = "missing"
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self.model = read_model(path, self.trainer)
+                self.accuracy = self._validated()
+            except ValueError as error:
+                goes_on = "" if self.model is None else f"; it goes on with that of round {self.model.round}"
+                log.warning("%s has no model that it can use%s: %s", self.name, goes_on, error)
+        self.tell()
+        if not 0 <= self.clock.now() - self._tidied < TIDY:
+            self._tidied = self.clock.now()
+            self._keep(lambda: self.corrections.tidy(self._tidied))
+
+    def tell(self, room: str | None = None) -> None:
+        """Say how this device is, if that has changed; perhaps it is in another room."""
+        self.room = self.room if room is None else room
+        now = Status(True, self.room, 0 if self.model is None else self.model.round, self.accuracy)
+        if now != self._said:
+            self._said = now
+            self.bus.publish(self.topics.status(self.name), written(now), retain=True)
+
+    def corrected(self, topic: str, content: bytes) -> None:
+        """Keep the windows of a correction, which is a message to this device, among its own data."""
+        try:
+            correction = parsed(content, self.making.labels)
+        except BadMessage as error:
+            self.complaints("correction", "a correction is refused: %s", error)
+            return
+        with self._lock:
+            windows = list(self._windows)
+        if self._keep(lambda: self.corrections.add(correction, windows, self.clock.now())) == 0:
+            log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+
+    def _keep(self, change: Callable[[], int]) -> int | None:
+        """Change what is on disk; None if that cannot be done."""
+        try:
+            return change()
+        except (OSError, ValueError) as error:
+            self.complaints("disk", "corrections cannot be kept: %s", getattr(error, "strerror", None) or error)
+            return None
+
+    def _validated(self) -> float | None:
+        """The share of its own validation windows that the newest model gets right, if there are any."""
+        assert self.model is not None
+        try:
+            held = own.read(self.folder, self.making)
+        except BadData as error:
+            self.complaints("data", "its own data cannot be used: %s", error)
+            return None
+        if not len(held.validation_y):
+            return None
+        guess = self.trainer.predict(self.model.row, held.validation_x).argmax(axis=1)
+        return float((guess == held.validation_y).mean())
+
+
+def last_will(topics: Topics, name: str) -> tuple[str, bytes]:
+    """(topic, content) of what a bus is to publish, retained, when a device is gone."""
+    return topics.status(name), written(Status(False))

@@ -1,0 +1,123 @@
+"""Readings become windows, as recordings do in training (`fedfilt.data.own` and `fedfilt.data.windows`)."""
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.data.own import GAP, OFF, Making
+from fedfilt.home.readings import Complaints, Reading
+
+JUMP = 10.0  # seconds back by which a clock has been set; less is a reading that came late
+
+
+class Window(NamedTuple):
+    """Consecutive readings, as a model takes them, not yet scaled."""
+
+    begin: float  # time of the first reading, and of the last
+    end: float
+    values: Array  # (channels, rows) float32
+    label: str = ""  # that all its readings have, where a recording knows it
+
+
+class Stream:
+    """Cuts readings into windows; what cannot be used is counted in `counts` and said at most once a minute.
+
+    A window has as many rows as in training, and the next starts `hop` rows later (0: as in training), at most a window
+    later. Of readings
+
+    * with a time that is no number, or an earlier one than before, or the same: they are dropped ("time", "late",
+      "twice");
+    * more than JUMP seconds earlier than before (or 10 periods, if that is more): the clock has been set back; windows
+      start anew ("jump");
+    * after a pause of more than 1.5 periods, or a clock that was set ahead: windows start anew ("gap"). The period is
+      the median of the steps in a window;
+    * at a rate more than 10 % off the experiment's: there are no windows until that is over ("rate");
+    * with NaN, infinity, or numbers beyond float32: windows with such a reading are left out ("not finite");
+    * with other channels, or values that are no numbers: the same, as if they were NaN ("channels").
+
+    >>> stream = Stream(Making(shape=(1, 4), labels=("walk", "rest"), rate=10.0))
+    >>> found = [stream.push(Reading(i / 10, np.array([i]))) for i in range(8)]
+    >>> [window.values.tolist() for window in found if window]
+    [[[0.0, 1.0, 2.0, 3.0]], [[2.0, 3.0, 4.0, 5.0]], [[4.0, 5.0, 6.0, 7.0]]]
+    """
+
+    def __init__(self, making: Making, hop: int = 0, who: str = "readings") -> None:
+        if len(making.shape) != 2 or making.shape[1] < 2:
+            raise ValueError(f"windows need data.shape = [channels, rows of a window], got {list(making.shape)}")
+        self.channels, self.rows = making.shape
+        self.hop = check_count("hop", hop, low=0, high=self.rows) or min(making.stride, self.rows)
+        self.rate = making.rate
+        self.complaints = Complaints(who)
+        self._back = max(JUMP, 10 / making.rate if making.rate else 0)
+        self._last = -math.inf  # time
+        self._kept: deque[Reading] = deque()  # since windows started anew, as far as the next window needs them
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often which problem was met."""
+        return self.complaints.counts
+
+    def push(self, reading: Reading) -> Window | None:
+        """Take a reading; the window that it completes, if it does and nothing is wrong with it."""
+        when = _number(reading.time)
+        if not math.isfinite(when):
+            self.complaints("time", "readings must have a time, got %r", reading.time)
+            return None
+        if when < self._last - self._back:
+            self.complaints("jump", "the clock was set back by %.0f s; windows start anew", self._last - when)
+            self._kept.clear()
+        elif when <= self._last:
+            kind, said = ("twice", "readings come twice") if when == self._last else ("late", "readings come too late")
+            self.complaints(kind, f"{said}; they are dropped")
+            return None
+        self._last = when
+        self._kept.append(Reading(when, self._values(reading.values), reading.label))
+        return self._window() if len(self._kept) >= self.rows else None
+
+    def _values(self, given: Array) -> Array:
+        """The values of a reading as numbers."""
+        try:
+            with np.errstate(over="ignore"):
+                values = np.asarray(given, np.float32)
+        except (TypeError, ValueError, OverflowError):
+            values = np.empty(0, np.float32)
+        if values.shape == (self.channels,):
+            return values
+        self.complaints("channels", "readings must have %d numbers, one per channel", self.channels)
+        return np.full(self.channels, np.nan, np.float32)
+
+    def _window(self) -> Window | None:
+        """The window that the readings make, unless something is wrong with it; its first `hop` are then done with."""
+        times = np.array([one.time for one in self._kept])
+        steps = np.diff(times)
+        period = float(np.sort(steps)[(len(steps) - 1) // 2])
+        pauses = np.flatnonzero(steps > GAP * period)
+        wrong = self.rate and abs(1 / period / self.rate - 1) > OFF
+        if len(pauses) and not wrong:
+            self.complaints("gap", "no readings for %.3g s; windows start anew", steps[pauses[-1]])
+        elif wrong:
+            self.complaints("rate", "there must be about %g readings a second, got %.3g", self.rate, 1 / period)
+        whole = list(self._kept)
+        for _ in range(int(pauses[-1]) + 1 if len(pauses) and not wrong else self.hop):
+            self._kept.popleft()
+        if wrong or len(pauses):
+            return None
+        values = np.stack([one.values for one in whole], axis=1)
+        if not np.isfinite(values).all():
+            self.complaints("not finite", "windows with readings that are not finite are left out")
+            return None
+        labels = {one.label for one in whole}
+        return Window(whole[0].time, whole[-1].time, values, labels.pop() if len(labels) == 1 else "")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool | str | bytes):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

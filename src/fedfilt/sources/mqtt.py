@@ -1,0 +1,189 @@
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from fedfilt._checks import check_choice, check_number
+from fedfilt.data._tables import seconds
+from fedfilt.data.own import Making
+from fedfilt.home.bus import Bus
+from fedfilt.home.clock import Clock
+from fedfilt.home.readings import Complaints, Inbox, Reading
+from fedfilt.home.topics import MOST_BYTES
+
+WORDS = {"on": 1.0, "off": 0.0, "true": 1.0, "false": 0.0, "open": 1.0, "closed": 0.0}
+MILLISECONDS = 1e11  # a later time is in milliseconds
+BEHIND = 1000  # readings that may be made up for after a pause
+
+
+@dataclass(frozen=True)
+class Mqtt:
+    """Messages on topics: a sample each, or a list of them (JSON or CBOR), or the state of one sensor each.
+
+    With a `topic`, `channels` are keys in its messages, inner ones as in acceleration.x; by default they are the
+    experiment's channels. Without, each channel is TOPIC, for messages that are a value, or TOPIC#key. A reading is
+    complete when all channels have come; if one comes again before that, those that are missing are NaN. Sensors that
+    speak only when something changes need `every`: so many seconds apart, a reading has the newest value of each.
+
+    >>> Mqtt(topic="zigbee2mqtt/hall", channels=("occupancy", "illuminance"), every=1.0).places(())
+    [('zigbee2mqtt/hall', 'occupancy'), ('zigbee2mqtt/hall', 'illuminance')]
+    """
+
+    topic: str = ""
+    channels: tuple[str, ...] = ()
+    time: str = "time"  # key of the time in a message; without it, a message is of the time when it comes
+    every: float = 0.0  # seconds; 0: when messages come
+    hold: float = 3600.0  # seconds for which a value counts, with `every`
+    format: str = "json"  # or cbor, which needs cbor2
+
+    def __post_init__(self) -> None:
+        check_choice("format", self.format, ["json", "cbor"])
+        check_number("every", self.every, low=0)
+        check_number("hold", self.hold, low=0)
+        if not self.topic and not self.channels:
+            raise ValueError("mqtt needs a topic, or channels that name theirs")
+        for topic, _ in self.places(("",)):
+            if not topic or "+" in topic or "#" in topic:
+                raise ValueError(f"a channel must have a topic without + and #, got {topic!r}")
+
+    def places(self, names: tuple[str, ...]) -> list[tuple[str, str]]:
+        """(topic, key) of every channel."""
+        if self.topic:
+            return [(self.topic, key) for key in self.channels or names]
+        split = [channel.partition("#") for channel in self.channels]
+        return [(topic, key) for topic, _, key in split]
+
+    def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
+        """Readings from the messages that come."""
+        places = self.places(making.channels)
+        if len(places) != making.shape[0]:
+            raise ValueError(f"mqtt must have {making.shape[0]} channels, got {len(places)}; name them in [source]")
+        inbox, over, decode = Inbox("mqtt"), threading.Event(), _Decoder(self, places)
+
+        def take(topic: str, content: bytes) -> None:
+            if len(content) > MOST_BYTES:
+                inbox.complaints("large", "messages of more than %d bytes are dropped", MOST_BYTES)
+            elif not over.is_set():
+                inbox.put(clock.now(), topic, content)
+
+        for topic in dict.fromkeys(topic for topic, _ in places):
+            bus.subscribe(topic, take)
+        try:
+            yield from self._held(inbox, decode, clock, stop) if self.every else _whole(inbox, decode, stop)
+        finally:
+            over.set()
+
+    def _held(self, inbox: Inbox, decode: "_Decoder", clock: Clock, stop: threading.Event) -> Iterator[Reading]:
+        """A reading every so many seconds, with the newest value of each channel."""
+        values, since = np.full(decode.count, np.nan), np.full(decode.count, -np.inf)
+        due = math.ceil(clock.now() / self.every) * self.every
+        while not stop.is_set():
+            ahead = due - clock.now()
+            if not -BEHIND * self.every <= ahead <= 2 * self.every:  # the clock was set, or this process slept
+                due -= ahead
+            elif ahead > 0:
+                message = inbox.get(stop, ahead / clock.speed)
+                for _, found in () if message is None else decode(*message, inbox.complaints):
+                    values[list(found)], since[list(found)] = list(found.values()), clock.now()
+            else:
+                yield Reading(due, np.where(due - since <= self.hold, values, np.nan))
+                due += self.every
+
+
+def _whole(inbox: Inbox, decode: "_Decoder", stop: threading.Event) -> Iterator[Reading]:
+    """A reading when all channels have come, or one comes again."""
+    begun: dict[int, float] = {}
+    time = math.nan
+    while not stop.is_set():
+        message = inbox.get(stop)
+        for when, found in () if message is None else decode(*message, inbox.complaints):
+            if begun.keys() & found.keys():
+                yield decode.reading(time, begun)
+                begun = {}
+            begun |= found
+            time = when
+            if len(begun) == decode.count:
+                yield decode.reading(time, begun)
+                begun = {}
+
+
+class _Decoder:
+    """What messages say of which channel."""
+
+    def __init__(self, source: Mqtt, places: list[tuple[str, str]]) -> None:
+        self.count = len(places)
+        self._time = source.time
+        self._at: dict[str, list[tuple[int, str]]] = {}
+        for channel, (topic, key) in enumerate(places):
+            self._at.setdefault(topic, []).append((channel, key))
+        self._load: Callable[[bytes], Any] = json.loads
+        if source.format == "cbor":
+            try:
+                self._load = import_module("cbor2").loads
+            except ImportError:
+                raise ValueError("messages in CBOR need cbor2: pip install 'fedfilt[home]'") from None
+
+    def __call__(
+        self, came: float, topic: str, content: bytes, complaints: Complaints
+    ) -> Iterator[tuple[float, dict[int, float]]]:
+        """(time, values by channel) of every sample in a message."""
+        try:
+            said = self._load(content)
+        except (ValueError, RecursionError, EOFError):  # cbor2's errors are ValueError or EOFError
+            said = content.decode("utf-8", "replace")  # the state of a sensor, such as ON
+        for sample in said if isinstance(said, list) else [said]:
+            found = {
+                channel: _value(value) for channel, key in self._at[topic] if (value := _inner(sample, key)) is not None
+            }
+            if not found:
+                complaints("keys", "messages on %s have none of the channels; they are dropped", topic)
+                continue
+            try:
+                yield _moment(_inner(sample, self._time), came), found
+            except ValueError as error:
+                complaints("time", "messages on %s are dropped: %s", topic, error)
+
+    def reading(self, time: float, values: dict[int, float]) -> Reading:
+        """A reading; channels without a value are NaN."""
+        return Reading(time, np.array([values.get(channel, math.nan) for channel in range(self.count)]))
+
+
+def _inner(value: Any, key: str) -> Any:
+    """What a message says under a key such as acceleration.x or values.0; None if it says nothing.
+
+    >>> _inner({"acceleration": {"x": 1}}, "acceleration.x"), _inner({"v": [5, 6]}, "v.1"), _inner(3, "x")
+    (1, 6, None)
+    """
+    for level in key.split(".") if key else ():
+        if isinstance(value, list):
+            value = value[int(level)] if level.isdecimal() and int(level) < len(value) else None
+        else:
+            value = value.get(level) if isinstance(value, dict) else None
+    return value
+
+
+def _value(value: Any) -> float:
+    """A number, a switch, or a text that is one of them; NaN for anything else, such as "unavailable".
+
+    >>> _value(True), _value("OFF"), _value("2.5"), _value("unavailable"), _value([1])
+    (1.0, 0.0, 2.5, nan, nan)
+    """
+    if isinstance(value, str) and value.strip().lower() in WORDS:
+        return WORDS[value.strip().lower()]
+    try:
+        return float(value) if isinstance(value, bool | int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _moment(value: Any, came: float) -> float:
+    """The time that a message says, in seconds or milliseconds or as a date; if it says none, when it came."""
+    if value is None:
+        return came
+    time = seconds(value) if isinstance(value, str) else _value(value)
+    return time / 1000 if time > MILLISECONDS else time

@@ -1,0 +1,64 @@
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedfilt._types import Array
+from fedfilt.data._tables import BadData, opened, read_npz, read_rows
+from fedfilt.data.own import Making
+from fedfilt.home.bus import Bus
+from fedfilt.home.clock import Clock
+from fedfilt.home.readings import Reading
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recording, played from now on as fast as the clock of the home runs.
+
+    A CSV or Parquet file as in a device's data folder, or a .npz file with time (n), values (n, channels) and, where it
+    is known, label (n). Readings carry the label along, for whoever wants to compare.
+
+    >>> Replay(file="monday.csv")
+    Replay(file='monday.csv', time='time', label='label', again=False)
+    """
+
+    file: str
+    time: str = "time"  # column
+    label: str = "label"  # column
+    again: bool = False  # from the start, when it has ended
+
+    def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
+        """The rows of the recording, each at its time."""
+        times, values, labels = self._recording(making)
+        period = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
+        start = clock.now()
+        while len(times):
+            for when, row, label in zip(start + times - times[0], values, labels, strict=True):
+                if stop.is_set() or ((early := when - clock.now()) > 0 and not clock.sleep(early, stop)):
+                    return
+                yield Reading(float(when), row, str(label))
+            if not self.again:
+                return
+            start += float(times[-1] - times[0]) + period
+
+    def _recording(self, making: Making) -> tuple[Array, Array, Array]:
+        """(times (n,), values (n, channels), labels (n,))."""
+        path = Path(self.file)
+        if path.suffix.lower() == ".npz":
+            with opened(path) as file:
+                found = read_npz(file, path)
+            if not {"time", "values"} <= set(found):
+                raise BadData(f"{path} must have the arrays time and values, got {', '.join(sorted(found)) or 'none'}")
+            times, values = found["time"], found["values"]
+            labels = found.get("label", np.full(len(times), ""))
+        else:
+            rows = read_rows(path, self.time, self.label, making.channels)
+            times, values, labels = rows.times, rows.values, np.array([*rows.labels, ""])[rows.codes]
+        shapes = [np.shape(array) for array in (times, values, labels)]
+        if shapes != [(len(times),), (len(times), making.shape[0]), (len(times),)]:
+            raise BadData(f"{path} must have {making.shape[0]} channels, and a time for each row, got shapes {shapes}")
+        if times.dtype.kind not in "iuf" or values.dtype.kind not in "iuf" or not (np.diff(times) > 0).all():
+            raise BadData(f"{path} must have numbers as values, and times in seconds that increase")
+        return times.astype(np.float64), values, labels
