@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedfilt.cli._console import errors
+from fedfilt.cli._console import DataDir, errors
 
 UNITS = {"s": 1, "min": 60, "h": 3600}
 Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
@@ -102,3 +102,34 @@ def _errors() -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+@home_app.command("demo")
+def home_demo(
+    out: Annotated[Path, typer.Option(help="Folder to write, new.")] = Path("home-demo"),
+    speed: Annotated[float, typer.Option(help="How many times as fast as real life.")] = 20.0,
+    data_dir: DataDir = None,
+) -> None:
+    """Live in two homes for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
+    with errors():
+        from rich.console import Console
+        from rich.table import Table
+
+        from fedfilt.cli._console import progress_bar, store_with
+        from fedfilt.runs.living import RULES, demo
+        from fedfilt.show.figures.living import against_corrections
+
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ValueError(f"{out} is there already; choose a new folder with --out")
+        logging.getLogger("fedfilt").setLevel(logging.WARNING)
+        with progress_bar() as progress:
+            lines = demo(out, store_with(progress, data_dir), speed, tell=progress.console.print)
+        table = Table("corrections of each exercise", *RULES, title="accuracy of a device / of its room")
+        for count in sorted({line["corrections"] for line in lines}):
+            found = [line for line in lines if line["corrections"] == count]
+            table.add_row(str(count), *[f"{line['device']:.1%} / {line['room']:.1%}" for line in found])
+        Console().print(table)
+        against_corrections(lines).write_html(out / "accuracy.html", include_plotlyjs="directory")
+        print(
+            f"picture: {out / 'accuracy.html'}; what happened: {out / 'home'}; each device's labels: {out / 'devices'}"
+        )
