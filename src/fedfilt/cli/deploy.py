@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,13 +37,34 @@ device_app = typer.Typer(
 
 @device_app.command("run")
 def device(folder: Folder) -> None:
-    """Be a device in one small process: wait for orders, train, answer; comes back by itself after any failure."""
+    """Be a device in one small process: wait for orders, train, answer; comes back by itself after any failure.
+
+    In a living home (`fedfilt home write`) it also decides on what it senses.
+    """
     with _errors():
         from fedfilt.flower.deploy.supervise import checked, stoppable
         from fedfilt.flower.device import stay
 
-        with stoppable():
-            stay(checked(folder, "device.toml"))
+        folder = checked(folder, "device.toml")
+        with stoppable(), ExitStack() as stack:
+            if (folder / "home.toml").exists():
+                from fedfilt.flower.home import deciding
+
+                stack.enter_context(deciding(folder))
+            stay(folder)
+
+
+@device_app.command("back")
+def device_back(folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)]) -> None:
+    """Decide with the model before the newest again; the next round brings a new one."""
+    with _errors():
+        from fedfilt.flower.deploy.supervise import checked
+        from fedfilt.flower.device import Device
+        from fedfilt.training.kept import roll_back
+
+        device = Device.read(checked(folder, "device.toml"))
+        model = roll_back(folder / "state", device.desk.trainer.layout)
+        print(f"{device.name} decides with the model of round {model.round} again")
 
 
 @device_app.command("forget")

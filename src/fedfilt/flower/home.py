@@ -5,15 +5,19 @@ import logging
 import threading
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedfilt._files import locked
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import address
 from fedfilt.flower.deploy.supervise import stoppable
+from fedfilt.flower.device import Device
 from fedfilt.home.clock import Clock
+from fedfilt.home.decider import Decider, last_will
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge
-from fedfilt.home.mqtt import Keys, Mqtt
+from fedfilt.home.mqtt import SESSION, Keys, Mqtt
 from fedfilt.home.rooms import Voting
 from fedfilt.home.topics import Topics
 
@@ -65,6 +69,32 @@ def keep_home(folder: Path) -> None:
             edge.run(threading.Event())
         finally:
             bus.close()
+
+
+@contextmanager
+def deciding(folder: Path) -> Iterator[None]:
+    """Let the device of a folder decide on what it senses, beside whatever is inside, if it belongs to a home."""
+    if not (folder / "home.toml").exists():
+        yield
+        return
+    table, device = settings(folder), Device.read(folder)
+    if device.source is None:
+        raise ValueError("a device decides on what it senses only with own data")
+    name, topics, stop = table["device"], Topics(table["home"]), threading.Event()
+    bus = connect(folder, name, will=last_will(topics, name), session=SESSION)
+    try:
+        making = device.source.making
+        trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
+        decider = Decider(folder, making, trainer, bus, topics, name, table["room"])
+        thread = threading.Thread(target=decider.live, args=(stop,), daemon=True)
+        if decider.settings.source:
+            thread.start()
+        else:
+            log.warning("%s senses nothing: its own.toml has no [source]", name)
+        yield
+    finally:
+        stop.set()
+        bus.close()
 
 
 def label(folder: Path, room: str, name: str, seconds: float) -> None:
