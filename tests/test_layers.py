@@ -20,7 +20,7 @@ LAYERS = (
     "rounds",
     "home",
     " ".join(folder for folder in FOLDERS if folder != "engines"),
-    "engines home",
+    "engines",
     "runs",
     "show flower",
     "paper",
