@@ -1,8 +1,9 @@
 """A resident device against Flower's SuperNode: a deployment with TLS and keys on loopback, four devices.
 
-They train the paper's CNN and send all, all, a tenth and a hundredth of their updates. Both kinds take turns, so that
-their ratios hold on a machine that is busy with other things. Bytes are counted by a proxy in front of every device, so
-TLS, HTTP and polling are in them. A device idles while the server waits for the last one.
+They train the paper's CNN and send all, all, a tenth and a hundredth of their updates. Both kinds take turns, as
+other work on the machine slows them down; SuperNodes, which start processes, more than resident devices. Bytes are
+counted by a proxy in front of every device, so TLS, HTTP and polling are in them. A device idles while the server waits
+for the last one.
 Usage: python benchmarks/flower.py [--quick]
 """
 

@@ -377,6 +377,24 @@ def test_the_wait_ends_on_a_monotonic_clock():
     assert list(exchange(grid, {}, 10.0)) == []
 
 
+def test_an_order_that_was_lost_with_its_process_does_not_hold_up_the_round():
+    """A device that was killed and started again is not waited for until the end of all patience."""
+    grid = silent()
+    sent = {5: messages.addressed("who", 1, messages.who_order(), 0, 60.0)}
+    answers = exchange(
+        grid,
+        sent,
+        600.0,
+        clock=lambda: grid.now,
+        sleep=grid.sleep,
+        restarted=lambda seconds: {1} if seconds > 70 else set(),
+    )
+    (answer,) = answers
+    assert answer.problem == "failed: it was started again, and the order lost"
+    assert 70 < answer.seconds < 85
+    assert not answer.late
+
+
 def reply_objects(part, change=lambda content: content):
     """(tree, contents by id) of a reply as it travels, with its bytes changed."""
     order = messages.addressed("who", 7, messages.who_order(), 0, 60.0)

@@ -296,3 +296,19 @@ def test_the_work_of_a_run_that_ended_does_not_keep_back_the_next_reply(monkeypa
     later.join()
     assert sent == [1, 2]
     assert not state.msg_store
+
+
+def test_nodes_that_came_online_since_an_order_are_known_once_they_could_have_answered():
+    def ago(seconds):
+        return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)).isoformat()
+
+    class Listing:
+        def get_nodes(self):
+            began = {1: ago(500), 2: ago(60), 3: ago(5), 4: ""}
+            return [NodeInfo(node_id=node, last_activated_at=at) for node, at in began.items()]
+
+    listing: Any = Listing()
+    nodes = Nodes(listing, 1, [Registered("lamp", b"key")])
+    assert nodes.restarted(seconds=100.0) == {2}
+    assert nodes.restarted(seconds=40.0) == set()
+    assert Nodes(listing, 1).restarted(seconds=100.0) == set()

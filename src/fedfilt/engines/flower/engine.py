@@ -111,7 +111,7 @@ class Flower:
         replies = [_absent(device, "offline") for device in by_device if device not in sent]
         for reply in replies:
             self._note(reply.device, reply.absent)
-        for answer in exchange(self._grid, sent, seconds, enough):
+        for answer in exchange(self._grid, sent, seconds, enough, restarted=self._nodes.restarted):
             replies.append(self._reply(by_device[answer.device], answer))
         replies = _weighed(replies)
         end = max((reply.cost.seconds for reply in replies), default=0.0)
@@ -138,7 +138,7 @@ class Flower:
         }
         none = Tested(np.zeros((self._classes, self._classes), np.int64), math.nan)
         own, everybody = [none] * len(models), [none] * len(models)
-        for answer in exchange(self._grid, sent, self._timeout):
+        for answer in exchange(self._grid, sent, self._timeout, restarted=self._nodes.restarted):
             device = answer.device
             if answer.content is None:
                 self._note(device, answer.problem)

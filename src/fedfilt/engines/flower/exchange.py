@@ -7,7 +7,7 @@ did not. A reply is matched to its message by the id it answers: errors that Flo
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
@@ -17,6 +17,7 @@ from fedfilt.engines.flower._compat import short
 
 log = logging.getLogger("fedfilt")
 
+LOOK = 10.0  # seconds between two looks for nodes that were started again
 POLL = 0.1  # seconds between two looks
 
 
@@ -37,12 +38,14 @@ def exchange(
     enough: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    restarted: Callable[[float], Set[int]] = lambda seconds: frozenset(),
 ) -> Iterator[Answer]:
     """Send a message to each device and give its answer as it comes.
 
-    A device that has not answered after `seconds` is late. With `enough`, so many good answers end the wait.
+    A device that has not answered after `seconds` is late. With `enough`, so many good answers end the wait. A message
+    to a node that was `restarted` in the last so many seconds is taken for lost with the process that had fetched it.
     """
-    start = clock()
+    start, looked = clock(), 0.0
     pushed: set[str] = set()
     for message in sent.values():  # one by one: Flower announces all that it is given before it hands over the first
         pushed |= {str(id) for id in grid.push_messages([message]) if id}
@@ -62,6 +65,11 @@ def exchange(
             answer = _answer(device, sent[device], reply, clock() - start)
             good += answer.content is not None
             yield answer
+        if clock() - start - looked > LOOK:
+            looked = clock() - start
+            lost = restarted(looked)
+            for id in [id for id, device in waiting.items() if sent[device].metadata.dst_node_id in lost]:
+                yield Answer(waiting.pop(id), None, looked, "failed: it was started again, and the order lost")
         if not waiting or clock() - start >= seconds or good >= wanted:
             break
         sleep(min(POLL, max(0.0, seconds - (clock() - start))))

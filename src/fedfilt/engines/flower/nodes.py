@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Sequence, Set
+from contextlib import suppress
+from datetime import datetime
 
 from flwr.serverapp import Grid
 
@@ -12,6 +14,8 @@ from fedfilt.engines.flower.exchange import exchange
 from fedfilt.engines.flower.identity import Registered
 
 log = logging.getLogger("fedfilt")
+
+ANSWER = 30.0  # seconds for a node that has just come online to fetch an order and answer it
 
 
 class Nodes:
@@ -37,6 +41,19 @@ class Nodes:
         """Node id of every device that is online."""
         found = self._by_number() if self._registered is None else self._by_key(self._registered)
         return {row: node for row, node in found.items() if row not in self._gone}
+
+    def restarted(self, seconds: float) -> set[int]:
+        """Ids of nodes that came online in the last so many seconds, and have had time to answer since."""
+        found: set[int] = set()
+        now = time.time()
+        if self._registered is None:  # simulated, or told apart by what they say: not known
+            return found
+        for node in self._grid.get_nodes():
+            with suppress(ValueError):
+                began = datetime.fromisoformat(node.last_activated_at).timestamp()
+                if now - seconds < began < now - ANSWER:
+                    found.add(int(node.node_id))
+        return found
 
     def wait(self, wanted: Set[int], seconds: float, patience: float = 180.0) -> dict[int, int]:
         """Wait for devices to be online: at most so long for the first, and then `patience` for the others."""
