@@ -294,6 +294,25 @@ def test_it_lives_on_the_source_in_own_toml(tmp_path):
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+def test_decisions_and_corrections_at_once(tmp_path):
+    """The bus may hold its own lock while it hands a correction over."""
+    keep(tmp_path)
+    home = Home(tmp_path)
+
+    def correct():
+        for number in range(60):
+            home.correct(LABELS[number % 3], 1e6, 1e6 + 40)
+            keep(tmp_path, round=number)
+
+    other = threading.Thread(target=correct, daemon=True)
+    other.start()
+    while other.is_alive():
+        for window in some(40):
+            home.decider.decide(window)
+            home.decider.tell(f"room{len(home.said) % 5}")
+    assert {home.decider.corrections.read().y[0]} <= set(LABELS)
+
+
 class Moody:
     """A source that fails, then gives what it has."""
 

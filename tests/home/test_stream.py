@@ -79,7 +79,7 @@ def slow(readings, rows, hop, rate, channels):
     """All windows, by the rules in words: looks at everything again for every reading."""
     found, run, last = [], [], None
     for time, values, _ in readings:
-        if isinstance(time, str) or not math.isfinite(time):
+        if math.isnan(time) or abs(time) > 1e11:
             continue
         if last is not None and time < last - max(10, 10 / rate):
             run = []
@@ -106,7 +106,7 @@ def slow(readings, rows, hop, rate, channels):
 
 
 STEPS = st.sampled_from(
-    [1.0] * 12 + [0.95, 1.07, 1.6, 2.5, 30.0, 0.0, -1.0, -0.5, -3.0, -500.0, 0.5, math.nan, math.inf]
+    [1.0] * 12 + [0.95, 1.07, 1.6, 2.5, 30.0, 0.0, -1.0, -0.5, -3.0, -500.0, 0.5, math.nan, math.inf, 1e300]
 )
 VALUES = st.sampled_from([[1.0, 2.0]] * 12 + [[math.nan, 0.0], [1.0], [], [1.0, 2.0, 3.0], [math.inf, 1.0]])
 
@@ -122,7 +122,7 @@ def test_bad_readings_against_an_oracle(steps, rows, hop, rate, speed):
     hop, time, readings = min(hop, rows), 1e6, []
     for number, (step, values) in enumerate(steps):
         moment = time + step * speed / rate
-        if math.isfinite(moment):
+        if abs(moment) < 1e11:
             time = moment
         readings.append(Reading(moment, np.array([value + number for value in values])))
     found = played(Stream(making(rows, rate=rate), hop), readings)

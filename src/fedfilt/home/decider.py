@@ -61,18 +61,18 @@ def read_model(path: Path, trainer: Trainer) -> Model:
         if scaling is not None and len(scaling.mean) != trainer.shape[0]:
             raise ValueError(f"its scaling must be of {trainer.shape[0]} channels, got {len(scaling.mean)}")
         return Model(row, int(about.get("round", 0)), scaling)
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 class Decider:
     """Decides with the newest model in a device's folder, and keeps what people correct.
 
-    The trainer is its own: torch cannot train and decide at once with the same module.
-    Models are read again when their file changes; one that is damaged or missing is said once, and the last good one
-    stays. Windows of the last minutes are kept in memory, bounded in time and number, for corrections. What the device
-    has seen of its sensors, labelled or not, is kept as `state/seen.json`: as long as that is more windows than there
-    are to train on, its samples are scaled by it.
+    The trainer must be its own, as torch cannot train and decide at once with one module. Models are read again when
+    their file changes; one that is damaged or missing is said once, and the last good one stays. Windows of the last
+    minutes are kept in memory, bounded in time and number, for corrections. What the device has seen of its sensors,
+    labelled or not, is kept as `state/seen.json`: as long as that is more windows than there are to train on, its
+    samples are scaled by it.
     """
 
     def __init__(
@@ -104,7 +104,8 @@ class Decider:
         self._tidied = -math.inf
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
-        self._lock = threading.RLock()  # what comes from the bus, or wants to know, is in another thread
+        # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile
+        self._lock, self._looking = threading.Lock(), threading.Lock()
         self.look()
         bus.subscribe(topics.status(name), self._heard)
         bus.subscribe(topics.correction(name), self.corrected)
@@ -140,10 +141,8 @@ class Decider:
         with self._lock:
             self._windows.append(window)
             oldest = window.end - 60 * self.settings.decide.keep_minutes
-            while (
-                self._windows and not oldest <= self._windows[0].begin <= window.end
-            ):  # also if the clock was set back
-                self._windows.popleft()
+            while not oldest <= self._windows[0].begin <= window.end and len(self._windows) > 1:
+                self._windows.popleft()  # too old, or of a time before the clock was set back
         new = Seen.of(window.values[None])
         self.seen = new if self.seen is None else self.seen.and_then(new)
         if self.seen.windows >= 1.5 * self._counted:
@@ -169,8 +168,9 @@ class Decider:
 
     def look(self) -> None:
         """Take up a new model, if there is one, and say how this device is, if that has changed."""
-        with self._lock:
+        with self._looking:
             self._look()
+        self.tell()
 
     def _look(self) -> None:
         path = self.folder / "state" / "model.safetensors"
@@ -187,7 +187,6 @@ class Decider:
             except ValueError as error:
                 goes_on = "" if self.model is None else f"; it goes on with that of round {self.model.round}"
                 log.warning("%s has no model that it can use%s: %s", self.name, goes_on, error)
-        self.tell()
         if not 0 <= self.clock.now() - self._tidied < TIDY:
             self._tidied = self.clock.now()
             self._keep(lambda: self.corrections.tidy(self._tidied))
