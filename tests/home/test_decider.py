@@ -271,8 +271,9 @@ def test_what_was_seen_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
     assert "it is not used" in caplog.text
     home = Home(tmp_path)
     assert home.decider.seen is None
-    home.decider.decide(some(1)[0])
-    assert sure(Home(tmp_path).decider.seen).windows == 1
+    for window in some(10):
+        home.decider.decide(window)
+    assert sure(Home(tmp_path).decider.seen).windows == 10
 
 
 # --- living -------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Decider:
                 self._windows.popleft()  # too old, or of a time before the clock was set back
         new = Seen.of(window.values[None])
         self.seen = new if self.seen is None else self.seen.and_then(new)
-        if self.seen.windows >= 1.5 * self._counted:
+        if self.seen.windows >= max(10, 1.5 * self._counted):
             self._keep(self._keep_seen)
         self.look()
         if self.model is None:
