@@ -233,13 +233,17 @@ def test_windows_in_memory_are_bounded_in_time_and_number(tmp_path, monkeypatch)
     assert len(decider._windows) == 7
 
 
-def test_old_corrections_go_by_themselves(tmp_path):
+def test_old_corrections_go_by_themselves_but_not_when_the_clock_jumps(tmp_path):
     (tmp_path / "own.toml").write_text("[decide]\ndays = 5")
     keep(tmp_path)
-    home = Home(tmp_path)
-    home.decider.corrections.add(Correction("rest", 0, 2e6), some(1, start=1.0), 2.0)
-    assert len(home.decider.corrections.read().y) == 1
-    Home(tmp_path)  # 11 days later
+    decider = Home(tmp_path).decider
+    decider.corrections.add(Correction("rest", 0, 2e6), some(1, start=1.0))
+    for hours in (0.5, 1000, 1000.5, 0.6):  # set ahead, and right again
+        decider.clock = Clock(1.0001, 1e6 + 3600 * hours)
+        decider.look()
+        assert len(decider.corrections.read().y) == 1
+    decider.clock = Clock(1.0001, 1e6 + 3600 * 1.7)
+    decider.look()  # 11 days are over
     assert not (tmp_path / "data" / "corrections.npz").exists()
 
 

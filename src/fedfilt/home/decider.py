@@ -101,7 +101,7 @@ class Decider:
         self._said: Status | None = None
         self._told = 0.0  # monotonic
         self._over = False
-        self._tidied = -math.inf
+        self._tidied = self.clock.now()
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
         # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile
@@ -187,10 +187,13 @@ class Decider:
             except ValueError as error:
                 goes_on = "" if self.model is None else f"; it goes on with that of round {self.model.round}"
                 log.warning("%s has no model that it can use%s: %s", self.name, goes_on, error)
-        if not 0 <= self.clock.now() - self._tidied < TIDY:
-            self._tidied = self.clock.now()
-            self._keep(lambda: self.corrections.tidy(self._tidied))
+        now = self.clock.now()
+        passed = now - self._tidied
+        if not 0 <= passed < TIDY:
+            self._tidied = now
             self._keep(self._keep_seen)
+            if 0 <= passed < 2 * TIDY:  # else the clock was set; an hour is left to set it right before anything goes
+                self._keep(lambda: self.corrections.tidy(now))
 
     def tell(self, room: str | None = None) -> None:
         """Say how this device is, if that has changed or is long ago; perhaps it is in another room."""
@@ -219,7 +222,7 @@ class Decider:
             return
         with self._lock:
             windows = list(self._windows)
-        if self._keep(lambda: self.corrections.add(correction, windows, self.clock.now())) == 0:
+        if self._keep(lambda: self.corrections.add(correction, windows)) == 0:
             log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
 
     def _keep(self, change: Callable[[], int]) -> int | None:
