@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from fedfilt.data._tables import Rows
 from fedfilt.data.own import Making, _recordings
+from fedfilt.data.store import Store
 from fedfilt.data.windows import Recording, cut_windows
+from fedfilt.datasets import Watch
 from fedfilt.home.readings import Inbox, Reading
 from fedfilt.home.stream import Stream
+from helpers import real
 
 LABELS = ("walk", "rest")
 
@@ -70,6 +73,25 @@ def test_windows_start_anew_after_a_pause_as_in_training(lengths, seed):
     np.testing.assert_array_equal(
         np.array([window.values for window in found]), np.array([c.window.astype(np.float32) for c in wanted])
     )
+
+
+def test_real_recordings_give_the_windows_of_the_data_set():
+    """Replayed one after the other, with a pause between, as if they were read from the watch."""
+    real("watch")
+    recordings = [one for one in Watch().recordings(Store()) if one.device == 0]
+    how = Making(shape=(6, 100), labels=tuple(map(str, range(20))), rate=recordings[0].rate)
+    wanted = cut_windows("watch", recordings, 100, 50, 0.0)
+    stream, start, found = Stream(how), 1.7e9, []
+    for recording in recordings:
+        times = start + np.arange(len(recording.signal)) / recording.rate
+        rows = zip(times.tolist(), recording.signal, strict=True)
+        found += played(stream, (Reading(time, row, str(recording.label)) for time, row in rows))
+        start = times[-1] + 60
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i].recording.label)
+    assert len(found) == len(wanted) > 100
+    by_label = sorted(found, key=lambda window: int(window.label))
+    for ours, place in zip(by_label, order, strict=True):
+        np.testing.assert_array_equal(ours.values, wanted[place].window.astype(np.float32))
 
 
 # --- an oracle ----------------------------------------------------------------------------------------------------
