@@ -67,7 +67,7 @@ def test_the_newest_word_counts(tmp_path):
     here.add(Correction("rest", 8, 14), windows)
     # 6 to 9 and 12 to 15 lie across the ends of what was rest
     assert told(here.read()) == {(t, "walk") for t in (0.0, 2.0, 4.0, 16.0, 18.0)} | {(t, "rest") for t in (8.0, 10.0)}
-    here.add(Correction("cook", 0, 30), [])  # long after: the windows are only on disk
+    assert here.add(Correction("cook", 0, 30), []) == 7  # long after: the windows are only on disk
     assert {label for _, label in told(here.read())} == {"cook"}
     before = os.stat(tmp_path / "data" / "corrections.npz")
     here.add(Correction("cook", 0, 30), windows[4:6])  # said again: nothing changes

@@ -73,10 +73,12 @@ class Corrections:
         return kept
 
     def add(self, correction: Correction, windows: Sequence[Window]) -> int:
-        """Keep the windows inside a correction's span, under its label; how many they are."""
+        """Keep the windows inside a correction's span, under its label; how many they are, with those on disk."""
         inside = [one for one in windows if correction.begin <= one.begin and one.end <= correction.end]
+        count = 0
 
         def changed(kept: Kept) -> Kept:
+            nonlocal count
             begin, end = kept.time.T
             within = (correction.begin <= begin) & (end <= correction.end)
             across = ~within & (begin <= correction.end) & (correction.begin <= end)
@@ -84,6 +86,7 @@ class Corrections:
             kept = kept._replace(y=y).take(~across | (y == correction.label))
             known = {(begin, end) for begin, end in kept.time.tolist()}
             new = [one for one in inside if (one.begin, one.end) not in known]
+            count = int(within.sum()) + len(new)
             if new:
                 more = Kept(
                     np.stack([one.values for one in new]),
@@ -95,7 +98,7 @@ class Corrections:
             return self._within_limits(kept)
 
         self._change(changed)
-        return len(inside)
+        return count
 
     def tidy(self, now: float) -> int:
         """Remove what is too old; how many are left."""
