@@ -38,7 +38,7 @@ def told(kept):
 
 def test_windows_of_the_time_are_kept_raw_and_read_for_training(tmp_path):
     windows = some(*range(0, 40, 2))
-    assert made(tmp_path).add(Correction("rest", 9.5, 23.0), windows, NOW) == 6
+    assert made(tmp_path).add(Correction("rest", 9.5, 23.0), windows) == 6
     kept = made(tmp_path).read()
     assert told(kept) == {(float(t), "rest") for t in range(10, 22, 2)}
     np.testing.assert_array_equal(kept.x, [one.values for one in windows[5:11]])
@@ -49,7 +49,7 @@ def test_windows_of_the_time_are_kept_raw_and_read_for_training(tmp_path):
 
 
 def test_they_are_read_beside_other_files_and_beside_a_reader(tmp_path, monkeypatch):
-    made(tmp_path).add(Correction("rest", 0, 100), some(0, 2), NOW)
+    made(tmp_path).add(Correction("rest", 0, 100), some(0, 2))
     np.savez(tmp_path / "data" / "a.npz", x=np.ones((3, 2, 4), np.float32), y=[0, 0, 0], part=[0, 0, 0])
     assert read(tmp_path, MAKING).train_y.tolist() == [0, 0, 0, 1, 1]
     (tmp_path / "own.toml").write_text('reader = "their_reader_here:Reader"')
@@ -63,25 +63,26 @@ def test_they_are_read_beside_other_files_and_beside_a_reader(tmp_path, monkeypa
 
 def test_the_newest_word_counts(tmp_path):
     here, windows = made(tmp_path), some(*range(0, 20, 2))
-    here.add(Correction("walk", 0, 30), windows, NOW)
-    here.add(Correction("rest", 8, 14), windows, NOW)
+    here.add(Correction("walk", 0, 30), windows)
+    here.add(Correction("rest", 8, 14), windows)
     # 6 to 9 and 12 to 15 lie across the ends of what was rest
     assert told(here.read()) == {(t, "walk") for t in (0.0, 2.0, 4.0, 16.0, 18.0)} | {(t, "rest") for t in (8.0, 10.0)}
-    here.add(Correction("cook", 0, 30), [], NOW)  # long after: the windows are only on disk
+    assert here.add(Correction("cook", 0, 30), []) == 7  # long after: the windows are only on disk
     assert {label for _, label in told(here.read())} == {"cook"}
     before = os.stat(tmp_path / "data" / "corrections.npz")
-    here.add(Correction("cook", 0, 30), windows[4:6], NOW)  # said again: nothing changes
+    here.add(Correction("cook", 0, 30), windows[4:6])  # said again: nothing changes
     assert os.stat(tmp_path / "data" / "corrections.npz") == before
 
 
-def test_quotas_and_age(tmp_path):
+def test_quotas_and_age(tmp_path, monkeypatch):
     here = made(tmp_path, per_label=5, in_all=8, days=2)
-    here.add(Correction("walk", 0, 1e9), some(*range(0, 100, 10)), 100.0)
+    here.add(Correction("walk", 0, 1e9), some(*range(0, 100, 10)))
     assert told(here.read()) == {(float(t), "walk") for t in range(50, 100, 10)}
-    here.add(Correction("rest", 200, 1e9), some(*range(200, 300, 10)), 300.0)
+    here.add(Correction("rest", 200, 1e9), some(*range(200, 300, 10)))
     assert told(here.read()) == {(float(t), "walk") for t in (70, 80, 90)} | {
         (float(t), "rest") for t in range(250, 300, 10)
     }
+    monkeypatch.setattr(corrections, "MOST_BYTES", 7 * 32)
     assert here.tidy(75 + 2 * DAY) == 7
     assert here.tidy(1e9) == 0
     assert not (tmp_path / "data" / "corrections.npz").exists()
@@ -103,7 +104,7 @@ def test_the_split_never_parts_windows_that_overlap(said, shares):
         more = Kept(np.zeros((len(new), 2, 4)), np.full(len(new), label), new, np.full(len(new), -1))
         fresh = ~np.isin(more.time[:, 0], kept.time[:, 0])
         joined = Kept(*(np.concatenate(pair) for pair in zip(kept, more.take(fresh), strict=True)))
-        kept = here._within_limits(joined, 0.0)
+        kept = here._within_limits(joined)
         assert (parts(kept, making) == kept.part).all(), "deterministic"
         assert set(kept.part.tolist()) <= {0, 1, 2}
         for (begin, end), part in zip(kept.time, kept.part, strict=True):
@@ -115,7 +116,7 @@ def test_the_split_keeps_its_shares_and_its_sides(tmp_path):
     here, sides = made(tmp_path, per_label=1000), {}
     for number in range(40):
         begin = 100 * number
-        here.add(Correction("walk", begin, begin + 50), some(begin, begin + 2, begin + 4), NOW)
+        here.add(Correction("walk", begin, begin + 50), some(begin, begin + 2, begin + 4))
         kept = here.read()
         for (start, _), part in zip(kept.time.tolist(), kept.part.tolist(), strict=True):
             assert sides.setdefault(start, part) == part, "a window stays where it is"
@@ -129,7 +130,7 @@ def test_the_split_keeps_its_shares_and_its_sides(tmp_path):
 
 def test_a_full_disk_leaves_everything_as_it_was(tmp_path, monkeypatch):
     here = made(tmp_path)
-    here.add(Correction("walk", 0, 9), some(0, 2), NOW)
+    here.add(Correction("walk", 0, 9), some(0, 2))
     before = (tmp_path / "data" / "corrections.npz").read_bytes()
 
     def full(*_):
@@ -137,18 +138,18 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        here.add(Correction("rest", 0, 90), some(20, 22), NOW)
+        here.add(Correction("rest", 0, 90), some(20, 22))
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == {"corrections.npz": before}
 
 
 def test_a_damaged_file_is_put_aside(tmp_path, caplog):
     here = made(tmp_path)
-    here.add(Correction("walk", 0, 9), some(0, 2), NOW)
+    here.add(Correction("walk", 0, 9), some(0, 2))
     path = tmp_path / "data" / "corrections.npz"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(BadData):
         here.read()
-    here.add(Correction("rest", 0, 90), some(20), NOW)
+    here.add(Correction("rest", 0, 90), some(20))
     assert told(here.read()) == {(20.0, "rest")}
     assert len(caplog.records) == 1
     assert (tmp_path / "data" / "corrections.damaged").exists()
@@ -179,7 +180,7 @@ def test_forgetting_all_or_since_a_time(tmp_path):
     assert forget(tmp_path) == forget(tmp_path, 5.0) == 0
     (tmp_path / "own.toml").write_text('data = "mine"')
     here = made(tmp_path)
-    here.add(Correction("walk", 0, 90), some(*range(0, 50, 10)), NOW)
+    here.add(Correction("walk", 0, 90), some(*range(0, 50, 10)))
     np.savez(tmp_path / "mine" / "a.npz", x=np.zeros((2, 2, 4), np.float32), y=[0, 1])
     assert forget(tmp_path, 30.0) == 2
     assert told(here.read()) == {(t, "walk") for t in (0.0, 10.0, 20.0)}
@@ -189,7 +190,7 @@ def test_forgetting_all_or_since_a_time(tmp_path):
 
 def test_the_command_to_forget(tmp_path):
     now = datetime.now(UTC).timestamp()
-    made(tmp_path).add(Correction("walk", 0, now), some(now - 3 * DAY, now - 5000, now - 100), now)
+    made(tmp_path).add(Correction("walk", 0, now), some(now - 3 * DAY, now - 5000, now - 100))
     done = call("device", "forget", tmp_path, "--since", "2h")
     assert (done.returncode, done.stdout) == (0, f"2 corrected windows are gone from {tmp_path}\n")
     assert call("device", "forget", tmp_path, "--since", "2001-01-01").stdout.startswith("1 corrected window is gone")

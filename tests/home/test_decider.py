@@ -26,7 +26,7 @@ from fedfilt.home.topics import Correction, Status, Topics
 from fedfilt.models import CNN1d
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer
-from helpers import until
+from helpers import sure, until
 
 LABELS = ("walk", "rest", "cook")
 MAKING = Making(shape=(2, 20), labels=LABELS, rate=10.0)
@@ -83,6 +83,26 @@ def test_a_decision_is_what_the_model_says_of_a_scaled_window(tmp_path):
     assert home.statuses[1:] == [Status(True, "kitchen", 3)]
     home.member.close()
     assert home.statuses[2:] == [Status(False)]
+
+
+def test_a_status_is_said_again_after_a_last_will_and_after_a_while(tmp_path, monkeypatch):
+    keep(tmp_path)
+    home, here = Home(tmp_path), Status(True, "hall", 3)
+    home.bus.publish(*last_will(TOPICS, "watch"), retain=True)  # the broker had lost it for a while
+    assert set(home.statuses[-2:]) == {Status(False), here}
+    late: list[Status] = []
+    home.bus.subscribe(TOPICS.status("watch"), lambda topic, content: late.append(on.status(content)))
+    assert late == [here], "it is what is retained"
+    home.decider.look()
+    assert late == [here]
+    monkeypatch.setattr(decider_module, "TELL", 0.0)
+    home.decider.look()
+    assert late == [here, here]
+    stop = threading.Event()
+    stop.set()
+    home.decider.live(stop)
+    home.bus.publish(*last_will(TOPICS, "watch"), retain=True)
+    assert late == [here, here, Status(False)], "its life is over"
 
 
 def test_a_model_without_scaling_takes_windows_as_they_are(tmp_path):
@@ -191,7 +211,7 @@ def test_a_full_disk_is_one_line(tmp_path, caplog, monkeypatch):
     for _ in range(3):
         home.correct("rest", 0, 2e6)
     assert [record.getMessage() for record in caplog.records] == [
-        "watch: corrections cannot be kept: No space left on device"
+        "watch: the disk cannot be written: No space left on device"
     ]
     assert home.decider.decide(some(1)[0]) is not None
 
@@ -213,14 +233,51 @@ def test_windows_in_memory_are_bounded_in_time_and_number(tmp_path, monkeypatch)
     assert len(decider._windows) == 7
 
 
-def test_old_corrections_go_by_themselves(tmp_path):
+def test_old_corrections_go_by_themselves_but_not_when_the_clock_jumps(tmp_path):
     (tmp_path / "own.toml").write_text("[decide]\ndays = 5")
     keep(tmp_path)
-    home = Home(tmp_path)
-    home.decider.corrections.add(Correction("rest", 0, 2e6), some(1, start=1.0), 2.0)
-    assert len(home.decider.corrections.read().y) == 1
-    Home(tmp_path)  # 11 days later
+    decider = Home(tmp_path).decider
+    decider.corrections.add(Correction("rest", 0, 2e6), some(1, start=1.0))
+    for hours in (0.5, 1000, 1000.5, 0.6):  # set ahead, and right again
+        decider.clock = Clock(1.0001, 1e6 + 3600 * hours)
+        decider.look()
+        assert len(decider.corrections.read().y) == 1
+    decider.clock = Clock(1.0001, 1e6 + 3600 * 1.7)
+    decider.look()  # 11 days are over
     assert not (tmp_path / "data" / "corrections.npz").exists()
+
+
+# --- scaling without labels ---------------------------------------------------------------------------------------
+
+
+def test_a_device_without_labels_scales_by_what_it_has_seen(tmp_path):
+    row = keep(tmp_path, scaling=Scaling.of(np.empty((0, 2, 20))))
+    decider = Home(tmp_path).decider
+    windows = [one._replace(values=one.values * 50 + 900) for one in some(40)]
+    for window in windows:
+        found = decider.decide(window)
+    x = np.array([window.values for window in windows], float)
+    np.testing.assert_allclose(found, TRAINER.predict(row, Scaling.of(x).apply(x[-1:]))[0], atol=1e-5)
+    again = Home(tmp_path).decider
+    assert 20 <= sure(again.seen).windows <= 40
+    held = read(tmp_path, MAKING)  # its next model is kept with this
+    np.testing.assert_allclose(sure(held.scaling).mean, x[: sure(again.seen).windows].mean(axis=(0, 2)))
+    np.testing.assert_allclose(sure(held.scaling).spread, x[: sure(again.seen).windows].std(axis=(0, 2)), rtol=1e-6)
+    np.savez(tmp_path / "data" / "a.npz", x=x, y=np.arange(40) % 3, part=np.zeros(40, int))
+    np.testing.assert_allclose(sure(read(tmp_path, MAKING).scaling).mean, x.mean(axis=(0, 2)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"windows": 1, "mean": [0], "square": [1]}', '{"windows": 0}', "\x00"])
+def test_what_was_seen_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
+    keep(tmp_path)
+    (tmp_path / "state" / "seen.json").write_text(text)
+    assert sure(read(tmp_path, MAKING).scaling).unknown
+    assert "it is not used" in caplog.text
+    home = Home(tmp_path)
+    assert home.decider.seen is None
+    for window in some(10):
+        home.decider.decide(window)
+    assert sure(Home(tmp_path).decider.seen).windows == 10
 
 
 # --- living -------------------------------------------------------------------------------------------------------
@@ -240,6 +297,25 @@ def test_it_lives_on_the_source_in_own_toml(tmp_path):
     wanted = TRAINER.predict(home.decider.model.row, SCALING.apply(cut))
     found = [on.decision(content, 3).probabilities for _, content in home.said]
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_decisions_and_corrections_at_once(tmp_path):
+    """The bus may hold its own lock while it hands a correction over."""
+    keep(tmp_path)
+    home = Home(tmp_path)
+
+    def correct():
+        for number in range(60):
+            home.correct(LABELS[number % 3], 1e6, 1e6 + 40)
+            keep(tmp_path, round=number)
+
+    other = threading.Thread(target=correct, daemon=True)
+    other.start()
+    while other.is_alive():
+        for window in some(40):
+            home.decider.decide(window)
+            home.decider.tell(f"room{len(home.said) % 5}")
+    assert {home.decider.corrections.read().y[0]} <= set(LABELS)
 
 
 class Moody:

@@ -151,8 +151,11 @@ def test_probabilities_equal_torch(name, level, dark):
     np.testing.assert_array_equal(ours[:1], trainer.predict(row, x[:1]), "a sample alone, and among others")
     np.testing.assert_array_equal(ours, trainer.predict(row, np.asfortranarray(x).astype(x.dtype if dark else float)))
     assert trainer.predict(row, x[:0]).shape == (0, dense[-1])
+    large = 3 * row  # logits up to 100: float32 rounds them by more than 1e-6, in torch as here
+    sure = trainer.predict(large, x)
     trainer.network = None
     np.testing.assert_allclose(ours, trainer.predict(row, x), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(sure, trainer.predict(large, x), rtol=0, atol=1e-4)
 
 
 @each_level

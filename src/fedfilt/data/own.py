@@ -26,7 +26,7 @@ from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._types import Array, Table
 from fedfilt.data import _tables
 from fedfilt.data._tables import BadData, Rows, opened, read_rows, read_samples, too_large
-from fedfilt.data.windows import Recording, Scaling, cut_windows, part_ends
+from fedfilt.data.windows import Recording, Scaling, Seen, cut_windows, part_ends
 
 __all__ = [
     "BadData",
@@ -47,6 +47,7 @@ log = logging.getLogger("fedfilt")
 
 SETTINGS = "own.toml"
 READING = 60.0  # seconds that a reader of the owner's may take
+SEEN = "state/seen.json"  # what a device has seen of its sensors; see fedfilt.home.decider
 CORRECTIONS = "corrections.npz"  # in the data folder: windows that people have labelled; see fedfilt.home.corrections
 SAMPLES, RECORDINGS = (".npz", ".safetensors"), (".csv", ".parquet")
 UNFINISHED = (".tmp", ".part")
@@ -235,7 +236,8 @@ class Source:
             if self._held is not None and seen == self._seen:
                 return self._held
             try:
-                held = _made(list(_chunks(place, settings, reader, self.making)), self.making)
+                chunks = list(_chunks(place, settings, reader, self.making))
+                held = _made(chunks, self.making, seen_by(self.folder, self.making))
             except BadData:
                 if _fingerprint(self.folder, place, reader) == seen:
                     raise
@@ -309,7 +311,7 @@ def _fingerprint(folder: Path, place: Path, reader: Any) -> Any:
     if hasattr(reader, "version"):
         with _owners_code(type(reader).__name__):
             found.append(repr(reader.version()))
-    for path in [folder / SETTINGS, *looked_at]:
+    for path in [folder / SETTINGS, folder / SEEN, *looked_at]:
         try:
             status = path.stat()
             found.append((path.name, status.st_size, status.st_mtime_ns, status.st_ino))
@@ -410,7 +412,22 @@ def _scales(x: Array, making: Making) -> bool:
     return making.scale and x.dtype != np.uint8
 
 
-def _made(chunks: Sequence[Chunk], making: Making) -> Held:
+def seen_by(folder: Path, making: Making) -> Seen | None:
+    """What a device has seen of its sensors, if it keeps that."""
+    if not (folder / SEEN).exists():
+        return None
+    try:
+        with opened(folder / SEEN) as file:
+            seen = Seen.from_json(file.read().decode())
+        if len(seen.mean) != making.shape[0]:
+            raise ValueError(f"{folder / SEEN} must be of {making.shape[0]} channels, got {len(seen.mean)}")
+        return seen
+    except ValueError as error:
+        log.warning("%s; it is not used", error)
+        return None
+
+
+def _made(chunks: Sequence[Chunk], making: Making, seen: Seen | None = None) -> Held:
     """Samples, split and scaled."""
     chunks = [chunk for chunk in chunks if len(chunk.y)] or [
         Chunk(np.empty((0, *making.shape), np.float32), *np.empty((2, 0), np.int64))
@@ -424,6 +441,8 @@ def _made(chunks: Sequence[Chunk], making: Making) -> Held:
         part[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
     train, validation, test = (np.flatnonzero(part == which) for which in range(3))
     scaling = Scaling.of(x[train], making.soft) if _scales(x, making) else None
+    if scaling is not None and seen is not None and seen.windows > len(train):
+        scaling = seen.scaling(making.soft)
     split = [(x[rows] if scaling is None else scaling.apply(x[rows]), y[rows]) for rows in (train, validation, test)]
     return Held(*split[0], *split[1], *split[2], scaling)
 

@@ -128,6 +128,11 @@ class Scaling(NamedTuple):
         mean, spread = (values.reshape(-1, *[1] * (x.ndim - 2)) for values in (self.mean, self.spread))
         return softened(np.clip((x - mean) / spread, -10, 10).astype(np.float32), self.soft)
 
+    @property
+    def unknown(self) -> bool:
+        """Whether it is that of no samples."""
+        return bool((self.mean == 0).all() and (self.spread == 1).all())
+
     def to_json(self) -> str:
         """As text, exactly."""
         return json.dumps({"mean": self.mean.tolist(), "spread": self.spread.tolist(), "soft": self.soft})
@@ -148,6 +153,53 @@ class Scaling(NamedTuple):
         if mean.ndim != 1 or mean.shape != spread.shape or not np.isfinite([mean, spread]).all() or (spread <= 0).any():
             raise ValueError("not a scaling: it must have a finite mean and a spread > 0 per channel")
         return cls(mean, spread, soft)
+
+
+class Seen(NamedTuple):
+    """What a device has seen of its sensors, labelled or not: enough to scale by."""
+
+    windows: int
+    mean: Array  # of every channel
+    square: Array  # mean of the squares
+
+    @classmethod
+    def of(cls, x: Array) -> "Seen":
+        """That of windows (n, channels, ...).
+
+        >>> one, other = Seen.of(np.array([[[0.0, 2.0]]])), Seen.of(np.array([[[4.0, 6.0]]]))
+        >>> one.and_then(other).scaling()
+        Scaling(mean=array([3.]), spread=array([2.23606798]), soft=0.0)
+        """
+        known, axes = x.astype(np.float64), (0, *range(2, x.ndim))
+        return cls(len(x), known.mean(axis=axes), (known * known).mean(axis=axes))
+
+    def and_then(self, new: "Seen", most: int = 20_000) -> "Seen":
+        """With what was seen since; beyond so many windows, old ones fade."""
+        share = new.windows / (self.windows + new.windows)
+        mean, square = (old + share * (late - old) for old, late in zip(self[1:], new[1:], strict=True))
+        return Seen(min(self.windows + new.windows, most), mean, square)
+
+    def scaling(self, soft: float = 0.0) -> Scaling:
+        """By which all that was seen has mean 0 and spread 1."""
+        spread = np.sqrt(np.maximum(self.square - self.mean**2, 0))
+        return Scaling(self.mean, np.where(spread > 1e-9, spread, 1), soft)
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps({"windows": self.windows, "mean": self.mean.tolist(), "square": self.square.tolist()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Seen":
+        """Of such a text."""
+        try:
+            table: dict[str, Any] = json.loads(text)
+            mean, square = (np.array(table[key], np.float64) for key in ("mean", "square"))
+            windows = check_count("windows", table["windows"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not what a device has seen: {error}") from None
+        if mean.ndim != 1 or mean.shape != square.shape or not np.isfinite([mean, square]).all():
+            raise ValueError("not what a device has seen: it must have a finite mean and square per channel")
+        return cls(windows, mean, square)
 
 
 def softened(x: Array, soft: float) -> Array:

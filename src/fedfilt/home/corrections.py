@@ -15,6 +15,7 @@ for training like any other file of samples, and written as a whole or not at al
 import fcntl
 import io
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from fedfilt.home.topics import Correction
 log = logging.getLogger("fedfilt")
 
 DAMAGED = ".damaged"
+MOST_BYTES = 1 << 28  # of all windows; 256 MiB
 DAY = 86_400.0
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
 
@@ -70,11 +72,13 @@ class Corrections:
             raise BadData(f"{path}: x must have shape (n, {str(self.making.shape)[1:]}, got {kept.x.shape}")
         return kept
 
-    def add(self, correction: Correction, windows: Sequence[Window], now: float) -> int:
-        """Keep the windows inside a correction's span, under its label; how many they are."""
+    def add(self, correction: Correction, windows: Sequence[Window]) -> int:
+        """Keep the windows inside a correction's span, under its label; how many they are, with those on disk."""
         inside = [one for one in windows if correction.begin <= one.begin and one.end <= correction.end]
+        count = 0
 
         def changed(kept: Kept) -> Kept:
+            nonlocal count
             begin, end = kept.time.T
             within = (correction.begin <= begin) & (end <= correction.end)
             across = ~within & (begin <= correction.end) & (correction.begin <= end)
@@ -82,6 +86,7 @@ class Corrections:
             kept = kept._replace(y=y).take(~across | (y == correction.label))
             known = {(begin, end) for begin, end in kept.time.tolist()}
             new = [one for one in inside if (one.begin, one.end) not in known]
+            count = int(within.sum()) + len(new)
             if new:
                 more = Kept(
                     np.stack([one.values for one in new]),
@@ -90,26 +95,27 @@ class Corrections:
                     np.full(len(new), -1),
                 )
                 kept = Kept(*(np.concatenate(pair) for pair in zip(kept, more, strict=True)))
-            return self._within_limits(kept, now)
+            return self._within_limits(kept)
 
         self._change(changed)
-        return len(inside)
+        return count
 
     def tidy(self, now: float) -> int:
         """Remove what is too old; how many are left."""
         if not _path(self.folder).exists():
             return 0
-        return self._change(lambda kept: self._within_limits(kept, now))
+        return self._change(lambda kept: self._within_limits(kept, now - self.decide.days * DAY))
 
-    def _within_limits(self, kept: Kept, now: float) -> Kept:
+    def _within_limits(self, kept: Kept, oldest: float = -math.inf) -> Kept:
         """In the order of time, without what is too old or too much, and dealt to the parts."""
         kept = kept.take(np.argsort(kept.time[:, 0], kind="stable"))
-        kept = kept.take(kept.time[:, 1] >= now - self.decide.days * DAY)
+        kept = kept.take(kept.time[:, 1] >= oldest)
         newest = np.ones(len(kept.y), bool)
         for label in np.unique(kept.y):
             newest[np.flatnonzero(kept.y == label)[: -self.decide.per_label]] = False
         kept = kept.take(newest)
-        kept = kept.take(np.arange(len(kept.y))[-self.decide.in_all :])
+        most = min(self.decide.in_all, max(MOST_BYTES // (4 * math.prod(self.making.shape)), 1))
+        kept = kept.take(np.arange(len(kept.y))[-most:])
         return kept._replace(part=parts(kept, self.making))
 
     def _change(self, change: Callable[[Kept], Kept]) -> int:

@@ -3,6 +3,7 @@
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,17 @@ from typing import NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from fedfilt._files import write_atomically
 from fedfilt._types import Array
 from fedfilt.data import own
-from fedfilt.data.own import BadData, Making, owner
-from fedfilt.data.windows import Scaling
+from fedfilt.data.own import SEEN, BadData, Making, owner, seen_by
+from fedfilt.data.windows import Scaling, Seen
 from fedfilt.home.bus import Bus
 from fedfilt.home.clock import Clock
 from fedfilt.home.corrections import Corrections
 from fedfilt.home.readings import Complaints, Source, source_of
 from fedfilt.home.stream import Stream, Window
-from fedfilt.home.topics import BadMessage, Decision, Status, Topics, written
+from fedfilt.home.topics import BadMessage, Decision, Status, Topics, status, written
 from fedfilt.home.topics import correction as parsed
 from fedfilt.training.trainer import Trainer
 
@@ -29,6 +31,7 @@ log = logging.getLogger("fedfilt")
 EXPIRES = 60.0  # seconds after which a decision is of no use to anybody
 MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
 AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
+TELL = 300.0  # seconds after which a status is said again: a broker may have lost it
 TIDY = 3600.0  # seconds between two looks for corrections that are too old
 
 
@@ -58,16 +61,18 @@ def read_model(path: Path, trainer: Trainer) -> Model:
         if scaling is not None and len(scaling.mean) != trainer.shape[0]:
             raise ValueError(f"its scaling must be of {trainer.shape[0]} channels, got {len(scaling.mean)}")
         return Model(row, int(about.get("round", 0)), scaling)
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 class Decider:
     """Decides with the newest model in a device's folder, and keeps what people correct.
 
-    The trainer is its own: torch cannot train and decide at once with the same module.
-    Models are read again when their file changes; one that is damaged or missing is said once, and the last good one
-    stays. Windows of the last minutes are kept in memory, bounded in time and number, for corrections.
+    The trainer must be its own, as torch cannot train and decide at once with one module. Models are read again when
+    their file changes; one that is damaged or missing is said once, and the last good one stays. Windows of the last
+    minutes are kept in memory, bounded in time and number, for corrections. What the device has seen of its sensors,
+    labelled or not, is kept as `state/seen.json`: as long as that is more windows than there are to train on, its
+    samples are scaled by it.
     """
 
     def __init__(
@@ -90,17 +95,29 @@ class Decider:
         self.model: Model | None = None
         self.accuracy: float | None = None
         self.complaints = Complaints(name)
-        self._seen: object = None
+        self.seen = seen_by(folder, making)
+        self._counted = 0 if self.seen is None else self.seen.windows  # of them, on disk
+        self._file: object = None  # of the model
         self._said: Status | None = None
-        self._tidied = -math.inf
+        self._told = 0.0  # monotonic
+        self._over = False
+        self._tidied = self.clock.now()
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
-        self._lock = threading.RLock()  # what comes from the bus, or wants to know, is in another thread
-        bus.subscribe(topics.correction(name), self.corrected)
+        # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile
+        self._lock, self._looking = threading.Lock(), threading.Lock()
         self.look()
+        bus.subscribe(topics.status(name), self._heard)
+        bus.subscribe(topics.correction(name), self.corrected)
 
     def live(self, stop: threading.Event, source: Source | None = None) -> None:
         """Decide on readings from a source, or from the one in own.toml, until told to stop; a source may fail."""
+        try:
+            self._live(stop, source)
+        finally:
+            self._over = True  # a last will is now true
+
+    def _live(self, stop: threading.Event, source: Source | None) -> None:
         delay = AGAIN
         while not stop.is_set():
             try:
@@ -124,10 +141,12 @@ class Decider:
         with self._lock:
             self._windows.append(window)
             oldest = window.end - 60 * self.settings.decide.keep_minutes
-            while (
-                self._windows and not oldest <= self._windows[0].begin <= window.end
-            ):  # also if the clock was set back
-                self._windows.popleft()
+            while not oldest <= self._windows[0].begin <= window.end and len(self._windows) > 1:
+                self._windows.popleft()  # too old, or of a time before the clock was set back
+        new = Seen.of(window.values[None])
+        self.seen = new if self.seen is None else self.seen.and_then(new)
+        if self.seen.windows >= max(10, 1.5 * self._counted):
+            self._keep(self._keep_seen)
         self.look()
         if self.model is None:
             return None
@@ -143,40 +162,56 @@ class Decider:
         """(n, labels) what the newest model thinks of raw windows (n, channels, rows)."""
         assert self.model is not None
         scaling = self.model.scaling
+        if scaling is not None and scaling.unknown and self.seen is not None:
+            scaling = self.seen.scaling(scaling.soft)  # it had neither samples nor readings when it got its model
         return self.trainer.predict(self.model.row, x if scaling is None else scaling.apply(x))
 
     def look(self) -> None:
         """Take up a new model, if there is one, and say how this device is, if that has changed."""
-        with self._lock:
+        with self._looking:
             self._look()
+        self.tell()
 
     def _look(self) -> None:
         path = self.folder / "state" / "model.safetensors"
         try:
-            status = path.stat()
-            seen: object = (status.st_mtime_ns, status.st_size, status.st_ino)
+            about = path.stat()
+            found: object = (about.st_mtime_ns, about.st_size, about.st_ino)
         except OSError:
-            seen = "missing"
-        if seen != self._seen:
-            self._seen = seen
+            found = "missing"
+        if found != self._file:
+            self._file = found
             try:
                 self.model = read_model(path, self.trainer)
                 self.accuracy = self._validated()
             except ValueError as error:
                 goes_on = "" if self.model is None else f"; it goes on with that of round {self.model.round}"
                 log.warning("%s has no model that it can use%s: %s", self.name, goes_on, error)
-        self.tell()
-        if not 0 <= self.clock.now() - self._tidied < TIDY:
-            self._tidied = self.clock.now()
-            self._keep(lambda: self.corrections.tidy(self._tidied))
+        now = self.clock.now()
+        passed = now - self._tidied
+        if not 0 <= passed < TIDY:
+            self._tidied = now
+            self._keep(self._keep_seen)
+            if 0 <= passed < 2 * TIDY:  # else the clock was set; an hour is left to set it right before anything goes
+                self._keep(lambda: self.corrections.tidy(now))
 
     def tell(self, room: str | None = None) -> None:
-        """Say how this device is, if that has changed; perhaps it is in another room."""
+        """Say how this device is, if that has changed or is long ago; perhaps it is in another room."""
         self.room = self.room if room is None else room
         now = Status(True, self.room, 0 if self.model is None else self.model.round, self.accuracy)
-        if now != self._said:
-            self._said = now
+        if now != self._said or time.monotonic() - self._told > TELL:
+            self._said, self._told = now, time.monotonic()
             self.bus.publish(self.topics.status(self.name), written(now), retain=True)
+
+    def _heard(self, topic: str, content: bytes) -> None:
+        """Somebody says how this device is: its last will, when the connection was lost. It is here again."""
+        try:
+            gone = not status(content).online
+        except BadMessage:
+            gone = True
+        if gone and not self._over:
+            self._said = None
+            self.tell()
 
     def corrected(self, topic: str, content: bytes) -> None:
         """Keep the windows of a correction, which is a message to this device, among its own data."""
@@ -187,7 +222,7 @@ class Decider:
             return
         with self._lock:
             windows = list(self._windows)
-        if self._keep(lambda: self.corrections.add(correction, windows, self.clock.now())) == 0:
+        if self._keep(lambda: self.corrections.add(correction, windows)) == 0:
             log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
 
     def _keep(self, change: Callable[[], int]) -> int | None:
@@ -195,8 +230,15 @@ class Decider:
         try:
             return change()
         except (OSError, ValueError) as error:
-            self.complaints("disk", "corrections cannot be kept: %s", getattr(error, "strerror", None) or error)
+            self.complaints("disk", "the disk cannot be written: %s", getattr(error, "strerror", None) or error)
             return None
+
+    def _keep_seen(self) -> int:
+        if self.seen is not None:
+            self._counted = self.seen.windows
+            (self.folder / SEEN).parent.mkdir(exist_ok=True)
+            write_atomically(self.folder / SEEN, self.seen.to_json().encode())
+        return self._counted
 
     def _validated(self) -> float | None:
         """The share of its own validation windows that the newest model gets right, if there are any."""

@@ -11,6 +11,7 @@ from fedfilt._types import Array
 from fedfilt.data.own import GAP, OFF, Making
 from fedfilt.home.readings import Complaints, Reading
 
+LATEST = 1e11  # seconds; what is later, or NaN, is no time
 JUMP = 10.0  # seconds back by which a clock has been set; less is a reading that came late
 
 
@@ -64,7 +65,7 @@ class Stream:
     def push(self, reading: Reading) -> Window | None:
         """Take a reading; the window that it completes, if it does and nothing is wrong with it."""
         when = _number(reading.time)
-        if not math.isfinite(when):
+        if not abs(when) <= LATEST:
             self.complaints("time", "readings must have a time, got %r", reading.time)
             return None
         if when < self._last - self._back:
@@ -92,26 +93,26 @@ class Stream:
 
     def _window(self) -> Window | None:
         """The window that the readings make, unless something is wrong with it; its first `hop` are then done with."""
-        times = np.array([one.time for one in self._kept])
-        steps = np.diff(times)
+        whole, done = list(self._kept), self.hop
+        values = np.stack([one.values for one in whole], axis=1)
+        steps = np.diff([one.time for one in whole])
         period = float(np.sort(steps)[(len(steps) - 1) // 2])
         pauses = np.flatnonzero(steps > GAP * period)
-        wrong = self.rate and abs(1 / period / self.rate - 1) > OFF
-        if len(pauses) and not wrong:
-            self.complaints("gap", "no readings for %.3g s; windows start anew", steps[pauses[-1]])
-        elif wrong:
+        good = False
+        if self.rate and abs(1 / period / self.rate - 1) > OFF:
             self.complaints("rate", "there must be about %g readings a second, got %.3g", self.rate, 1 / period)
-        whole = list(self._kept)
-        for _ in range(int(pauses[-1]) + 1 if len(pauses) and not wrong else self.hop):
-            self._kept.popleft()
-        if wrong or len(pauses):
-            return None
-        values = np.stack([one.values for one in whole], axis=1)
-        if not np.isfinite(values).all():
+        elif len(pauses):
+            self.complaints("gap", "no readings for %.3g s; windows start anew", steps[pauses[-1]])
+            done = int(pauses[-1]) + 1
+        elif not np.isfinite(values).all():
             self.complaints("not finite", "windows with readings that are not finite are left out")
-            return None
+        else:
+            good = True
+        for _ in range(done):
+            self._kept.popleft()
         labels = {one.label for one in whole}
-        return Window(whole[0].time, whole[-1].time, values, labels.pop() if len(labels) == 1 else "")
+        label = labels.pop() if len(labels) == 1 else ""
+        return Window(whole[0].time, whole[-1].time, values, label) if good else None
 
 
 def _number(value: object) -> float:

@@ -126,7 +126,7 @@ class _Decoder:
             try:
                 self._load = import_module("cbor2").loads
             except ImportError:
-                raise ValueError("messages in CBOR need cbor2: pip install 'fedfilt[home]'") from None
+                raise ValueError("messages in CBOR need cbor2: pip install cbor2") from None
 
     def __call__(
         self, came: float, topic: str, content: bytes, complaints: Complaints
