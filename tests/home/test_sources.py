@@ -118,7 +118,6 @@ def test_what_is_wrong_with_messages_is_counted_and_said_once(caplog):
         for content in (b"\xff{", b"[" * 5000, {"z": 1}, 5, [], None, {"time": "noon", "x": 1, "y": 2}, b"9" * 5000):
             for _ in range(20):
                 reader.send("watch", content)
-        reader.send("watch", b" " * 20_000)
         reader.send("watch", {"time": 1, "x": "much", "y": 10**400})
         reader.send("watch", {"time": 2, "x": 1})  # a channel is missing
         reader.send("watch", {"time": 3, "x": 2, "y": 3})
@@ -127,7 +126,6 @@ def test_what_is_wrong_with_messages_is_counted_and_said_once(caplog):
     assert len(said) == 3, said
     assert sum("have none of the channels" in line for line in said) == 1
     assert sum("time must be seconds" in line for line in said) == 1
-    assert sum("of more than 16384 bytes" in line for line in said) == 1
 
 
 def test_ten_thousand_messages_a_second():
