@@ -65,7 +65,7 @@ class Edge:
         The bus should have `topics.edge`, OFFLINE as its last will.
         """
         self.household = Household(labels, devices, voting)
-        self.dropped: Counter[str] = Counter()
+        self.received, self.dropped = 0, Counter[str]()  # messages; how many did not count, by reason
         self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
         self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
         self._assistant = home_assistant
@@ -121,6 +121,7 @@ class Edge:
     def _take(self, topic: str, content: bytes) -> None:
         parsed = self._topics.parsed(topic)
         with self._lock:
+            self.received += 1
             if parsed is None:
                 self.dropped["a topic that is none"] += 1
             elif parsed[0] == "rooms":
@@ -258,7 +259,7 @@ class Edge:
         devices = {name: _about(device) for name, device in self.household.devices.items()}
         dropped = dict(self.dropped + self.household.dropped)
         about = {"at": self._clock.now(), "home": self._topics.home, "labels": self._labels}
-        return {**about, "rooms": rooms, "devices": devices, "dropped": dropped}
+        return {**about, "rooms": rooms, "devices": devices, "received": self.received, "dropped": dropped}
 
     def _tell(self) -> None:
         """A line in the log about what was dropped, at most every minute."""
