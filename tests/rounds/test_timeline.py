@@ -9,10 +9,11 @@ from fedfilt.aggregators import FedAvg, GFedFilt, Local, RoomAverage
 from fedfilt.filters import Tikhonov
 from fedfilt.mixing import mixing_matrix
 from fedfilt.populations import Paper
+from fedfilt.rounds import types
 from fedfilt.rounds.play import play
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
-from fedfilt.rounds.types import Evaluation, Experiment, Happening, Reply, State, Tests
+from fedfilt.rounds.types import Evaluation, Experiment, Happening, Reply, State
 from fedfilt.runs.build import Run
 from fedfilt.runs.checkpoint import load_state
 from fedfilt.runs.config import from_table, load
@@ -35,7 +36,7 @@ class Steps:
     def test(self, models):
         hits = np.zeros((len(models), 2, 2), np.int64)
         hits[:, 0, 0] = 10
-        return Tests(hits, hits, np.arange(len(models)) + 0.5, np.arange(len(models)) + 1.5)
+        return types.Tests(hits, hits, np.arange(len(models)) + 0.5, np.arange(len(models)) + 1.5)
 
 
 def played(events, rule=None, last=6):

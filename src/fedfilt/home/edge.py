@@ -163,7 +163,8 @@ class Edge:
                     if (device.status, device.room) != was:
                         self._files.line("devices", {"at": now, "device": name, **_about(device)})
         except BadMessage as error:
-            self.dropped["bad message"] += 1
+            with self._lock:
+                self.dropped["bad message"] += 1
             log.debug("%s of %s was dropped: %s", what, name, error)
 
     def _correct(self, topic: str, content: bytes, now: float) -> None:
@@ -181,7 +182,8 @@ class Edge:
             if not members:
                 raise BadMessage("there is no device in that room")
         except BadMessage as error:
-            self.dropped["bad label"] += 1
+            with self._lock:
+                self.dropped["bad label"] += 1
             log.warning("a label for %s was refused: %s", room, error)
             return
         spans = {}
@@ -257,15 +259,20 @@ class Edge:
             state = self.household.state(room)
             rooms[room] = {**(state._asdict() if state else {"activity": UNKNOWN}), "says": self._says(room)}
         devices = {name: _about(device) for name, device in self.household.devices.items()}
-        dropped = dict(self.dropped + self.household.dropped)
+        dropped = dict(self._lost())
         about = {"at": self._clock.now(), "home": self._topics.home, "labels": self._labels}
         return {**about, "rooms": rooms, "devices": devices, "received": self.received, "dropped": dropped}
+
+    def _lost(self) -> Counter[str]:
+        """How many messages did not count, by reason."""
+        with self._lock:
+            return self.dropped + self.household.dropped
 
     def _tell(self) -> None:
         """A line in the log about what was dropped, at most every minute."""
         if time.monotonic() - self._told >= TELL_EVERY:
             self._told = time.monotonic()
-            total = self.dropped + self.household.dropped
+            total = self._lost()
             new = total - self._before
             self._before = total
             if new:
