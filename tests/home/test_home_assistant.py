@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 
 import pytest
 
@@ -41,6 +42,9 @@ def test_home_assistant_follows_corrects_and_notices_silence(tmp_path, kept):
     def state(entity):
         return assistant.states().get(entity, ("missing", {}))[0]
 
+    def shows(entity, value):
+        return state(entity) == value
+
     def say(*names, label):
         shares = tuple(0.8 if one == label else 0.1 for one in LABELS)
         for name in names:
@@ -48,7 +52,7 @@ def test_home_assistant_follows_corrects_and_notices_silence(tmp_path, kept):
 
     for label in ("ironing", "sleeping", "vacuuming"):
         say("device-000", "device-001", label=label)
-        until(lambda label=label: state(ACTIVITY) == label, f"the kitchen is {label}", 30)
+        until(partial(shows, ACTIVITY, label), f"the kitchen is {label}", 30)
     states = assistant.states()
     assert states[ACTIVITY][1]["probabilities"] == {"vacuuming": 0.8, "ironing": 0.1, "sleeping": 0.1}
     assert states[ACTIVITY][1]["devices"] == 2

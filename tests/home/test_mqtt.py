@@ -1,6 +1,7 @@
 """The bus on a real Mosquitto, with TLS and the ACL that `fedfilt home write` makes; some of it without a broker."""
 
 import logging
+import shutil
 import stat
 import time
 import tomllib
@@ -12,6 +13,7 @@ pytest.importorskip("paho")
 
 from brokers import ROOMS, Broker, Heard, home_written, needs_mosquitto, quiet
 from deployments import free_port
+from fedfilt.flower.deploy.certificates import certificates, client
 from fedfilt.home import mqtt
 from fedfilt.home.edge import OFFLINE, ONLINE
 from fedfilt.home.mqtt import MOST_WAITING, Keys, Mqtt
@@ -94,12 +96,19 @@ def test_a_spy_and_a_spoofer_get_nothing_through(broker):
 
 @needs_mosquitto
 @pytest.mark.slow(5)
-def test_nobody_enters_without_a_certificate_or_takes_anothers_place(broker, building, caplog):
+def test_nobody_enters_without_a_certificate_or_takes_anothers_place(broker, building, caplog, tmp_path):
     caplog.set_level(logging.INFO, "fedfilt")
     where = broker.where
     plain = Mqtt(where.host, where.port, "device-000")
+    certificates(tmp_path / "other", where)
+    client(tmp_path / "other", tmp_path / "stranger", "device-000")
+    shutil.copyfile(building / "broker" / "ca.crt", tmp_path / "stranger" / "ca.crt")
+    stranger = Mqtt(where.host, where.port, "device-000", keys=Keys.of(tmp_path / "stranger"))
     assert not plain.wait(1.5)
-    plain.close()
+    assert not stranger.wait(1.5)
+    assert caplog.text.count("hangs up before it lets us in") == 2
+    for bus in (plain, stranger):
+        bus.close()
     # A client identifier of one's choice does not end another's session: the certificate says who it is
     watch = broker.device("device-000", will=(TOPICS.status("device-000"), b"gone"))
     edge = broker.edge()

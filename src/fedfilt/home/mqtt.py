@@ -200,10 +200,14 @@ class Mqtt:
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         with self._lock:
-            if self._connected.is_set():
-                self._connected.clear()
-                if code.is_failure or flags.is_disconnect_packet_from_server:
-                    self._say(f"the broker at {self._where} is gone ({code}); trying to reach it again")
+            there = self._connected.is_set()
+            self._connected.clear()
+            if there and code.is_failure:
+                self._say(f"the broker at {self._where} is gone ({code}); trying to reach it again")
+            elif code.is_failure and "refuses" not in self._said:
+                self._say(
+                    f"the broker at {self._where} hangs up before it lets us in: is our certificate one of its own?"
+                )
 
     def _on_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         if len(message.payload) > MOST_BYTES:
