@@ -158,10 +158,12 @@ def test_devices_come_go_and_change_rooms():
     assert found.members("bath") == ["phone"]
     assert found.hear("phone", Decision(1.0, 1, (1.0, 0.0, 0.0)), 1.0)
     assert found.vote(1.0)["bath"].activity == "rest"
+    found.status("phone", Status(online=False), 1.5)  # as a last will says it, without a room
+    assert found.members("bath") == ["phone"]
     found.status("watch", Status(online=False), 2.0)
-    assert found.vote(2.0)["hall"].activity == UNKNOWN
+    assert {room: state.activity for room, state in found.vote(2.0).items()} == {"hall": UNKNOWN, "bath": UNKNOWN}
     found.status("phone", Status(online=True), 3.0)  # names no room: back to its own
-    assert found.vote(3.0)["bath"].devices == 0
+    assert found.members("bath") == []
     assert not found.status("stranger", Status(online=True), 3.0)
     assert not found.hear("stranger", Decision(3.0, 1, (1.0, 0.0, 0.0)), 3.0)
     assert found.dropped["unknown device"] == 2

@@ -65,7 +65,7 @@ class Edge:
         The bus should have `topics.edge`, OFFLINE as its last will.
         """
         self.household = Household(labels, devices, voting)
-        self.dropped: Counter[str] = Counter()
+        self.received, self.dropped = 0, Counter[str]()  # messages; how many did not count, by reason
         self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
         self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
         self._assistant = home_assistant
@@ -121,6 +121,7 @@ class Edge:
     def _take(self, topic: str, content: bytes) -> None:
         parsed = self._topics.parsed(topic)
         with self._lock:
+            self.received += 1
             if parsed is None:
                 self.dropped["a topic that is none"] += 1
             elif parsed[0] == "rooms":
@@ -162,7 +163,8 @@ class Edge:
                     if (device.status, device.room) != was:
                         self._files.line("devices", {"at": now, "device": name, **_about(device)})
         except BadMessage as error:
-            self.dropped["bad message"] += 1
+            with self._lock:
+                self.dropped["bad message"] += 1
             log.debug("%s of %s was dropped: %s", what, name, error)
 
     def _correct(self, topic: str, content: bytes, now: float) -> None:
@@ -180,7 +182,8 @@ class Edge:
             if not members:
                 raise BadMessage("there is no device in that room")
         except BadMessage as error:
-            self.dropped["bad label"] += 1
+            with self._lock:
+                self.dropped["bad label"] += 1
             log.warning("a label for %s was refused: %s", room, error)
             return
         spans = {}
@@ -256,15 +259,20 @@ class Edge:
             state = self.household.state(room)
             rooms[room] = {**(state._asdict() if state else {"activity": UNKNOWN}), "says": self._says(room)}
         devices = {name: _about(device) for name, device in self.household.devices.items()}
-        dropped = dict(self.dropped + self.household.dropped)
+        dropped = dict(self._lost())
         about = {"at": self._clock.now(), "home": self._topics.home, "labels": self._labels}
-        return {**about, "rooms": rooms, "devices": devices, "dropped": dropped}
+        return {**about, "rooms": rooms, "devices": devices, "received": self.received, "dropped": dropped}
+
+    def _lost(self) -> Counter[str]:
+        """How many messages did not count, by reason."""
+        with self._lock:
+            return self.dropped + self.household.dropped
 
     def _tell(self) -> None:
         """A line in the log about what was dropped, at most every minute."""
         if time.monotonic() - self._told >= TELL_EVERY:
             self._told = time.monotonic()
-            total = self.dropped + self.household.dropped
+            total = self._lost()
             new = total - self._before
             self._before = total
             if new:

@@ -24,6 +24,7 @@ from fedfilt.home.topics import MOST_BYTES
 log = logging.getLogger("fedfilt")
 
 MOST_WAITING = 1000  # messages that wait for the broker, and topics on which something is retained
+MOST_UNHEARD = 100  # messages of an earlier session that came before anybody had subscribed
 SOONEST, LATEST = 1, 30  # seconds before the next attempt to connect
 KEEPALIVE = 30  # seconds; a broker publishes a last will after one and a half of them
 SESSION = 7 * 86_400  # seconds for which a broker keeps what a device has missed
@@ -53,7 +54,7 @@ class _Waiting(NamedTuple):
 
 
 class Mqtt:
-    """A home's bus on a broker. All handlers are called on one thread of its own, one at a time.
+    """A home's bus on a broker. Handlers are called one at a time, on a thread of its own.
 
     What this client has retained is published again on every connection, for a broker that has forgotten it and over
     a last will. Everything else that is sent while the broker is away is queued, and the oldest dropped when too many
@@ -76,7 +77,8 @@ class Mqtt:
         self._handlers: list[tuple[str, Handler, bool]] = []
         self._retained: dict[str, _Waiting] = {}
         self._queue: deque[_Waiting] = deque(maxlen=MOST_WAITING)
-        self._lock = threading.RLock()
+        self._unheard: deque[tuple[str, bytes]] = deque(maxlen=MOST_UNHEARD)
+        self._lock, self._turn = threading.RLock(), threading.RLock()  # of our state; of the handlers
         self._connected = threading.Event()
         self._largest = MOST_BYTES
         self._said, self._told = "", -EVERY
@@ -120,8 +122,12 @@ class Mqtt:
 
     def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called; over again on every connection, with what is retained."""
-        with self._lock:
+        with self._turn:
             self._handlers.append((pattern, handler, retained))
+            for topic, content in [one for one in self._unheard if matches(pattern, one[0])]:
+                self._unheard.remove((topic, content))
+                call(handler, topic, content)
+        with self._lock:
             if self._connected.is_set():
                 self._ask([(pattern, retained)])
 
@@ -194,18 +200,26 @@ class Mqtt:
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         with self._lock:
-            if self._connected.is_set():
-                self._connected.clear()
-                if code.is_failure or flags.is_disconnect_packet_from_server:
-                    self._say(f"the broker at {self._where} is gone ({code}); trying to reach it again")
+            there = self._connected.is_set()
+            self._connected.clear()
+            if there and code.is_failure:
+                self._say(f"the broker at {self._where} is gone ({code}); trying to reach it again")
+            elif code.is_failure and "refuses" not in self._said:
+                self._say(
+                    f"the broker at {self._where} hangs up before it lets us in: is our certificate one of its own?"
+                )
 
     def _on_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         if len(message.payload) > MOST_BYTES:
             self._drop("too large")
             return
-        for pattern, handler, retained in list(self._handlers):
-            if matches(pattern, message.topic) and (retained or not message.retain):
-                call(handler, message.topic, bytes(message.payload))
+        with self._turn:
+            wanted = [one for one in self._handlers if matches(one[0], message.topic)]
+            for _, handler, retained in wanted:
+                if retained or not message.retain:
+                    call(handler, message.topic, bytes(message.payload))
+            if not wanted:
+                self._unheard.append((message.topic, bytes(message.payload)))
 
     def _say(self, line: str, level: int = logging.WARNING) -> None:
         """A line in the log, once while nothing changes."""

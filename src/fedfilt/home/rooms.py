@@ -112,6 +112,8 @@ class Household:
         if not self.known(name):
             self.dropped["unknown device"] += 1
             return False
+        if not status.online and name in self.devices:  # a last will knows no more than that
+            status = self.devices[name].status._replace(online=False)
         room = status.room or self._home.get(name, "")
         device = self.devices.setdefault(name, Device(room, -math.inf))
         if room != device.room:

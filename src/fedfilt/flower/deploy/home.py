@@ -46,10 +46,10 @@ acl_file {place}/acl
 user {user}
 persistence true
 persistence_location {place}/data/
+autosave_interval 60
 persistent_client_expiration 7d
 max_queued_messages 1000
-message_size_limit 65536
-max_packet_size 131072
+max_packet_size 65536
 max_connections 1000
 log_dest stdout
 log_type error
