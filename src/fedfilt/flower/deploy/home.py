@@ -77,7 +77,7 @@ topic write fedfilt/{home}/rooms/+/label
 
 # Every device
 pattern write fedfilt/{home}/devices/%u/decision
-pattern write fedfilt/{home}/devices/%u/status
+pattern readwrite fedfilt/{home}/devices/%u/status
 pattern read fedfilt/{home}/devices/%u/correction
 """
 
