@@ -1,6 +1,7 @@
 """A whole living home: deployment, broker with TLS and ACL, edge server, devices that train and decide."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_devices_decide_rooms_vote_people_correct_and_rounds_go_on(tmp_path, kep
         return any(state.devices == 2 and state.activity in LABELS for state in states)
 
     for room in heard:
-        until(lambda room=room: decided(room), f"a decision of both devices in the {room}", WAIT * 3)
+        until(partial(decided, room), f"a decision of both devices in the {room}", WAIT * 3)
     done = call("home", "label", "kitchen", LABELS[1], "--last", "5s", "--folder", building / "server")
     assert done.returncode == 0, done.stderr
     files = {name: building / "devices" / name / "data" / "corrections.npz" for name in ROOMS}
