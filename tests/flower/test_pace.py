@@ -46,3 +46,16 @@ def test_a_round_can_be_asked_for(tmp_path):
 def test_times_that_are_none_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         pace(**options)
+
+
+def test_enough_corrections_ask_for_a_round(tmp_path):
+    pytest.importorskip("paho.mqtt")
+    from fedfilt.flower.home import asking
+
+    corrected = asking(tmp_path, 3)
+    for expected in (False, False, True):
+        corrected()
+        assert (tmp_path / NEXT).exists() is expected
+    asking(tmp_path / "nowhere", 0)()  # never
+    with pytest.raises(ValueError, match="round_after must be"):
+        asking(tmp_path, -1)

@@ -1,17 +1,20 @@
 """The living home of a deployment: folders that `fedfilt home write` made, on their broker."""
 
+import itertools
 import json
 import logging
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedfilt._checks import check_count
 from fedfilt._files import locked
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import address
+from fedfilt.flower.deploy.pace import NEXT
 from fedfilt.flower.deploy.supervise import stoppable
 from fedfilt.flower.device import Device
 from fedfilt.home.clock import Clock
@@ -63,12 +66,32 @@ def keep_home(folder: Path) -> None:
         bus = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE))
         try:
             edge = Edge(
-                bus, Clock(), topics, labels, devices, voting=voting, folder=files, correct_seconds=correct_seconds
+                bus,
+                Clock(),
+                topics,
+                labels,
+                devices,
+                voting=voting,
+                folder=files,
+                correct_seconds=correct_seconds,
+                corrected=asking(folder, table.get("round_after", 0)),
             )
             log.info("%d devices may speak in %s", len(devices), topics.home)
             edge.run(threading.Event())
         finally:
             bus.close()
+
+
+def asking(folder: Path, corrections: int) -> Callable[[], None]:
+    """To be called for every correction: asks for a round of training after so many of them; 0: never."""
+    check_count("round_after", corrections, low=0)
+    given = itertools.count(1)
+
+    def corrected() -> None:
+        if corrections and not next(given) % corrections:
+            (folder / NEXT).touch()
+
+    return corrected
 
 
 @contextmanager

@@ -59,8 +59,11 @@ class Edge:
         folder: Path | None = None,
         correct_seconds: float = LABEL_SECONDS,
         home_assistant: bool = True,
+        corrected: Callable[[], None] = lambda: None,
     ) -> None:
         """`devices` by name, each with its room; None: all who speak. `folder` is for files about what happens.
+
+        `corrected` is called after every correction.
 
         The bus should have `topics.edge`, OFFLINE as its last will.
         """
@@ -68,7 +71,7 @@ class Edge:
         self.received, self.dropped = 0, Counter[str]()  # messages; how many did not count, by reason
         self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
         self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
-        self._assistant = home_assistant
+        self._assistant, self._corrected = home_assistant, corrected
         self._waiting: dict[str, bytes] = {}  # by topic, what devices said
         self._commands: deque[tuple[str, bytes]] = deque()
         self._lock, self._woken = threading.Lock(), threading.Event()
@@ -192,6 +195,7 @@ class Edge:
             expires = KEPT_SECONDS / self._clock.speed
             self._bus.publish(self._topics.correction(name), written(spans[name]), expires=expires)
         log.info("%s: %s for the last %g s, to %s", room, label, seconds, ", ".join(members))
+        self._corrected()
         if self._files is not None:
             begin = min(span.begin for span in spans.values())
             line = {"at": now, "room": room, "label": label, "begin": begin, "end": now, "devices": members}
