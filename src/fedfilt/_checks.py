@@ -3,11 +3,14 @@
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Iterable
 
 import numpy as np
 
 from fedfilt._types import Array
+
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def check_number(
@@ -24,6 +27,20 @@ def check_number(
     if not math.isfinite(number) or number < low or number > high or (above and number <= low):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return number
+
+
+def check_span(name: str, text: str, longest: float = math.inf) -> float:
+    """Return a time span such as 30s, 20min, 6h, 2d or 1w in seconds, if it is longer than 0.
+
+    >>> check_span("every", "90s"), check_span("every", "1.5 h")
+    (90.0, 5400.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", text.strip())
+    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= longest:
+        limit = "" if longest == math.inf else f" of at most {longest:g} s"
+        raise ValueError(f"{name} must be a time{limit} such as 30s, 20min, 6h or 2d, got {text!r}")
+    return seconds
 
 
 def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> int:

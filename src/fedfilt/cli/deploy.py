@@ -71,7 +71,7 @@ def device_back(folder: Annotated[Path, typer.Argument(help="Folder of a device.
 def device_forget(
     folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)],
     since: Annotated[
-        str, typer.Option(help="Only what is newer: 2d, 6h, 30m, or a date and time.", show_default="all of it")
+        str, typer.Option(help="Only what is newer: 2d, 6h, 30min, or a date and time.", show_default="all of it")
     ] = "",
 ) -> None:
     """Remove the windows that people have corrected from a device's own data; it may be running."""

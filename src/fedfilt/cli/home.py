@@ -1,7 +1,6 @@
 """The command `fedfilt home`."""
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -13,7 +12,6 @@ from typer.core import TyperGroup
 
 from fedfilt.cli._console import DataDir, errors
 
-UNITS = {"s": 1, "min": 60, "h": 3600}
 Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
 
 
@@ -74,22 +72,11 @@ def home_label(
 ) -> None:
     """Say what a room was doing: its devices keep their windows of that time with this label."""
     with _errors():
+        from fedfilt._checks import check_span
         from fedfilt.flower.home import label as say
 
-        say(folder, room, label, seconds(last))
+        say(folder, room, label, check_span("--last", last, longest=3600))
         print(f"{room}: {label} for the last {last}")
-
-
-def seconds(text: str) -> float:
-    """A time with its unit, in seconds.
-
-    >>> seconds("30s"), seconds("1.5 min")
-    (30.0, 90.0)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
-    if not found or not 0 < (time := float(found[1]) * UNITS[found[2]]) <= 3600:
-        raise ValueError(f"a time must be a number with s, min or h, up to 1h, such as 30s, got {text!r}")
-    return time
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import io
 import logging
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedfilt._checks import check_span
 from fedfilt._files import write_atomically
 from fedfilt._types import Array
 from fedfilt.data._tables import BadData, opened, read_npz, seconds
@@ -38,7 +38,6 @@ log = logging.getLogger("fedfilt")
 DAMAGED = ".damaged"
 MOST_BYTES = 1 << 28  # of all windows; 256 MiB
 DAY = 86_400.0
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
 
 
 class Kept(NamedTuple):
@@ -155,15 +154,17 @@ def forget(folder: Path, since: float | None = None) -> int:
 
 
 def since_of(text: str, now: float) -> float:
-    """The time that is meant by 2d, 6h, 30m or 45s (ago), or by a date and time.
+    """The time that is meant by 2d, 6h, 30min or 45s (ago), or by a date and time.
 
     >>> since_of("2d", now=1e6), since_of("1.5h", now=1e6), since_of("1970-01-02", now=1e6)
     (827200.0, 994600.0, 86400.0)
     """
-    if found := re.fullmatch(r"(\d+\.?\d*)\s*([smhdw])", text.strip()):
-        return now - float(found[1]) * UNITS[found[2]]
     try:
         return seconds(text)
+    except ValueError:
+        pass
+    try:
+        return now - check_span("since", text)
     except ValueError:
         raise ValueError(f"since must be such as 2d, 6h or 2026-05-01T12:00, got {text!r}") from None
 

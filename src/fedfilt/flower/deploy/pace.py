@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from fedfilt._checks import check_span
+
 NEXT = "next"  # a file of this name in the server's folder asks for a round now
-UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Pace(NamedTuple):
@@ -41,19 +42,7 @@ def pace(every: str = "", between: tuple[str, ...] = ()) -> Pace:
     """
     if between and len(between) != 2:
         raise ValueError(f'engine.between must be two times of day, such as ["23:00", "05:00"], got {list(between)}')
-    return Pace(seconds(every, "engine.every") if every else 0.0, _minutes(between) if between else None)
-
-
-def seconds(text: str, name: str) -> float:
-    """A time span in words as seconds.
-
-    >>> seconds("90s", "every"), seconds("1.5 h", "every")
-    (90.0, 5400.0)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text.strip())
-    if not found:
-        raise ValueError(f"{name} must be a time such as 30s, 20min, 6h or 1d, got {text!r}")
-    return float(found[1]) * UNITS[found[2]]
+    return Pace(check_span("engine.every", every) if every else 0.0, _minutes(between) if between else None)
 
 
 def _minutes(between: tuple[str, ...]) -> tuple[int, int]:
