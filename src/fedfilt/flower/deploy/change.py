@@ -19,7 +19,6 @@ from fedfilt.flower.deploy.write import check_name, experiment_of, write_device
 from fedfilt.rounds.timeline import Timeline
 from fedfilt.runs.build import Run, is_own
 from fedfilt.runs.config import Config
-from fedfilt.runs.lines import read_lines
 
 
 def add(building: Path, name: str, room: str | None, links: list[str]) -> Path:
@@ -116,7 +115,7 @@ def _write_device(building: Path, name: str, config: Config, members: Members, t
 
 def _planned(config: Config, members: Members, table: Table) -> Config:
     """The experiment with all changes, those that are new before the next round; what cannot be is refused."""
-    played = len(read_lines(members.run))
+    played = members.played()
     if played + in_use(members.folder) >= config.rounds:
         raise ValueError(f"there is no round left of {config.rounds} before which that could happen")
     past = members.rounds()
@@ -129,7 +128,7 @@ def _now(config: Config, members: Members) -> Any:
     """The graph as it is in the next round, as far as it is known without training."""
     run = Run(_planned(config, members, members.table))
     timeline = run.events or Timeline((), run.graph, config.rounds)
-    return timeline.at(min(len(read_lines(members.run)) + 1, config.rounds))
+    return timeline.at(min(members.played() + 1, config.rounds))
 
 
 def _room(config: Config, room: str | None) -> int | str | None:

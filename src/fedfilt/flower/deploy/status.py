@@ -11,7 +11,6 @@ from fedfilt.flower.deploy.address import Site
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
-from fedfilt.runs.lines import read_lines
 
 LOG = 1 << 20  # bytes at the end of the SuperLink's log that are looked at
 
@@ -78,7 +77,7 @@ def status(building: Path) -> Report:
             )
         )
     strangers = sum(times for key, times in refused.items() if key not in keys.values())
-    return Report(len(read_lines(members.run)), in_use(server), found, strangers)
+    return Report(members.played(), in_use(server), found, strangers)
 
 
 def _refused(log: Path) -> Counter[bytes]:
