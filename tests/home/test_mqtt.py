@@ -222,7 +222,7 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
     assert not at_band
     for words, said in (
         (("kitchen", "flying"), "unknown label 'flying'"),
-        (("kitchen", "sleeping", "--last", "soon"), "a time must be"),
+        (("kitchen", "sleeping", "--last", "soon"), "--last must be a time"),
         (("a/b", "sleeping"), "unknown room"),
     ):
         done = call("home", "label", *words, "--folder", building / "server")
