@@ -139,5 +139,5 @@ def call(handler: Handler, topic: str, content: bytes) -> None:
     """Call a handler; what it raises is its own affair."""
     try:
         handler(topic, content)
-    except Exception:
+    except Exception:  # whatever it is, the other handlers still get the message
         log.exception("a message on %s could not be handled", topic)
