@@ -419,7 +419,7 @@ def test_bad_data_is_one_clear_line_and_the_server_hears_no_name(folder, case):
     private = {"secret", "walk", "rest", str(folder)}
     assert not any(word in error.said for word in private)
     assert not re.search(r"\d", error.said)
-    again = pickle.loads(pickle.dumps(error))
+    again = pickle.loads(pickle.dumps(error))  # as it travels from a worker process of this machine
     assert (str(again), again.said) == (str(error), error.said)
 
 

@@ -465,7 +465,7 @@ BAD = {  # what is done to a device's folder -> what the server, and what the de
 
 @pytest.mark.slow(60)
 def test_a_device_that_cannot_go_on_is_named_and_the_others_go_on(tmp_path, kept):
-    """Six devices, each with something else wrong, and a seventh that is well; once mended, they take part."""
+    """Six devices with a different fault each and a healthy seventh; once the faults are fixed, all take part."""
     experiment = own_experiment(tmp_path / "homes", count=7, rounds=ENDLESS)
     building, server = deployed(tmp_path, kept, experiment=experiment)
     folders = dict(zip(BAD, sorted((building / "devices").iterdir()), strict=False))
@@ -483,7 +483,7 @@ def test_a_device_that_cannot_go_on_is_named_and_the_others_go_on(tmp_path, kept
         assert told in first[str(row)], name
         devices.says(folder.name, logged)
         assert not [secret for secret in (FILE, "burglary", str(folder)) if secret in first[str(row)]], name
-    sick = [folder.name for name, folder in folders.items() if name != "full disk"]  # which mends itself
+    sick = [folder.name for name, folder in folders.items() if name != "full disk"]  # which fixes itself
     until(lambda: all(status(building)[name]["problem"] for name in sick), "status says so too")
     assert status(building)["device-006"]["problem"] == ""
     for folder in folders.values():

@@ -94,5 +94,5 @@ def _replaced(path: Path, file: IO[bytes]) -> bool:
     try:
         there, here = path.stat(), os.fstat(file.fileno())
     except FileNotFoundError:
-        return False  # about to be made anew
+        return False  # its writer is about to create it again
     return (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev) or here.st_size < file.tell()
