@@ -19,6 +19,7 @@ from fedfilt.home import decider as decider_module
 from fedfilt.home import topics as on
 from fedfilt.home.bus import Memory
 from fedfilt.home.clock import Clock
+from fedfilt.home.corrections import forget
 from fedfilt.home.decider import Decider, last_will, read_model
 from fedfilt.home.readings import Reading
 from fedfilt.home.stream import Window
@@ -247,6 +248,27 @@ def test_old_corrections_go_by_themselves_but_not_when_the_clock_jumps(tmp_path)
     assert not (tmp_path / "data" / "corrections.npz").exists()
 
 
+def test_what_is_forgotten_is_gone_from_memory_too(tmp_path):
+    keep(tmp_path)
+    home = Home(tmp_path)
+    windows = some(30)
+    for window in windows:
+        home.decider.decide(window)
+    assert (tmp_path / "state" / "seen.json").exists()
+    forget(tmp_path, since=1e6 + 10)
+    home.correct("rest", 0, 2e6)
+    assert home.decider.corrections.read().time[:, 1].max() <= 1e6 + 10
+    assert sure(home.decider.seen).windows == 30
+    assert forget(tmp_path) == 9
+    assert not (tmp_path / "state" / "seen.json").exists()
+    home.correct("rest", 0, 2e6)
+    assert not (tmp_path / "data" / "corrections.npz").exists()
+    assert home.decider.seen is None
+    home.decider.decide(windows[0])
+    home.correct("rest", 0, 2e6)
+    assert len(home.decider.corrections.read().y) == 1, "what came later is remembered"
+
+
 # --- scaling without labels ---------------------------------------------------------------------------------------
 
 
@@ -297,6 +319,23 @@ def test_it_lives_on_the_source_in_own_toml(tmp_path):
     wanted = TRAINER.predict(home.decider.model.row, SCALING.apply(cut))
     found = [on.decision(content, 3).probabilities for _, content in home.said]
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_a_new_model_is_taken_up_and_the_battery_told_without_readings(tmp_path, monkeypatch):
+    keep(tmp_path)
+    home, stop, left = Home(tmp_path), threading.Event(), [0.9]
+    monkeypatch.setattr(decider_module, "LOOK", 0.01)
+    monkeypatch.setattr(decider_module, "battery", lambda: left[0])
+    watching = threading.Thread(target=home.decider.watch, args=(stop,), daemon=True)
+    watching.start()
+    keep(tmp_path, seed=1, round=4)
+    until(lambda: home.statuses[-1] == Status(True, "hall", 4, None, 0.9), "the new model", 30)
+    left[0] = 0.8
+    until(lambda: home.statuses[-1] == Status(True, "hall", 4, None, 0.8), "the battery", 30)
+    stop.set()
+    watching.join(30)
+    home.member.close()
+    assert home.statuses[-1] == Status(False)
 
 
 def test_decisions_and_corrections_at_once(tmp_path):

@@ -237,6 +237,37 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
         bus.close()
 
 
+@needs_mosquitto
+@pytest.mark.slow(12)
+def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, kept):
+    building = home_written(tmp_path)
+    broker = Broker(building, kept)
+    kept.start(command("home", building / "server"), tmp_path / "home.log")
+    person = broker.client("assistant", "homeassistant")
+    rooms, edge = Heard(person, TOPICS.state("+")), Heard(person, TOPICS.edge)
+    edge.wait(TOPICS.edge, ONLINE)
+    assert "nothing has changed" in call("home", "update", building).stdout
+    for words in (("add", "lamp", "--room", "room-0"), ("remove", "device-003")):
+        done = call("deploy", *words, "--building", building)
+        assert done.returncode == 0, done.stderr
+    before = contents(building)
+    wrong = call("home", "update", building, "--room", "lamp=a/b")
+    assert (wrong.returncode, "a room must be" in wrong.stderr, contents(building)) == (1, True, before)
+    done = call("home", "update", building, "--room", "lamp=bath", "--room", "device-001=attic")
+    said = ["lamp may speak in bath", "device-001 is in attic now", "device-003 may speak no more"]
+    assert done.stdout.splitlines() == said, done.stderr
+    assert tomllib.loads((building / "devices" / "device-001" / "home.toml").read_text())["room"] == "attic"
+    until(lambda: "4 devices may speak now" in (tmp_path / "home.log").read_text(), "the edge server's word", 60)
+    lamp, gone = (broker.device(name) for name in ("lamp", "device-003"))
+    for bus, name, share in ((gone, "device-003", 0.9), (lamp, "lamp", 0.7)):
+        bus.publish(TOPICS.decision(name), written(Decision(time.time(), 3, (share, 1 - share, 0.0))))
+    rooms.wait(TOPICS.state("bath"))
+    state = room_state(rooms[-1][1])
+    assert (state.devices, state.confidence) == (1, 0.7)
+    for bus in (lamp, gone, person):
+        bus.close()
+
+
 @pytest.mark.slow(3)
 def test_without_a_broker_it_waits_and_says_so_once(caplog, monkeypatch):
     monkeypatch.setattr(mqtt, "LATEST", 1)

@@ -173,6 +173,21 @@ def test_devices_come_go_and_change_rooms():
     assert found.rooms == ["hall"]
 
 
+def test_the_list_of_devices_may_change():
+    found = home({"watch": "hall", "phone": "hall"})
+    for name in ("watch", "phone"):
+        found.hear(name, Decision(0.0, 1, (0.0, 1.0, 0.0)), 0.0)
+    found.status("phone", Status(online=True, room="bath"), 0.0)
+    found.enlist({"phone": "attic", "lamp": "hall"}, 1.0)
+    assert (found.members("hall"), found.members("bath")) == (["lamp"], ["phone"]), "a device knows where it is"
+    assert found.vote(1.0)["hall"].activity == UNKNOWN, "the watch has no say any more"
+    assert not found.hear("watch", Decision(1.0, 1, (0.0, 1.0, 0.0)), 1.0)
+    assert found.hear("lamp", Decision(1.0, 1, (0.0, 0.0, 1.0)), 1.0)
+    found.enlist({"lamp": "bath"}, 1.5)
+    assert found.members("bath") == ["lamp"]
+    assert found.vote(1.5)["hall"].devices == 0
+
+
 def test_nothing_grows_without_bound():
     found = Household(LABELS, voting=Voting(switch_seconds=5.0))
     rng = random.Random(0)

@@ -52,15 +52,33 @@ def home_write(
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.home import write_home
 
-        given = [text.partition("=") for text in room or []]
-        for name, _, place in given:
-            if not name or not place:
-                raise ValueError(f"--room must be DEVICE=ROOM, such as watch=kitchen, got {name!r}")
-        rooms = {name: place for name, _, place in given}
-        write_home(building, home, parsed(address) if address else None, rooms)
+        write_home(building, home, parsed(address) if address else None, _rooms(room))
         print(f"broker:          {building / 'broker' / 'start.sh'}")
         print(f"edge server:     fedfilt home run {building / 'server'}")
         print(f"Home Assistant:  its certificate is in {building / 'assistant'}")
+
+
+@home_app.command("update")
+def home_update(
+    building: Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made.")] = Path("building"),
+    room: Annotated[
+        list[str] | None, typer.Option(help="New room of a device, such as watch=kitchen.", show_default="as before")
+    ] = None,
+) -> None:
+    """Let devices speak that `deploy add` has let in since, no longer those that were removed; move them to rooms."""
+    with _errors():
+        from fedfilt.flower.deploy.home import update_home
+
+        done = update_home(building, _rooms(room))
+        print("\n".join(f"{name} {what}" for name, what in done.items()) or "nothing has changed")
+
+
+def _rooms(given: list[str] | None) -> dict[str, str]:
+    found = [text.partition("=") for text in given or []]
+    for name, _, place in found:
+        if not name or not place:
+            raise ValueError(f"--room must be DEVICE=ROOM, such as watch=kitchen, got {name!r}")
+    return {name: place for name, _, place in found}
 
 
 @home_app.command("label")

@@ -56,11 +56,12 @@ def keep_home(folder: Path) -> None:
     table = settings(folder)
     topics, files = Topics(table["home"]), folder / "home"
     try:
-        voting = Voting(**table.get("vote", {}))
-        labels, devices = list(table["labels"]), dict(table["devices"])
+        voting, labels = Voting(**table.get("vote", {})), list(table["labels"])
         correct_seconds = table.get("correct_seconds", 30.0)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / 'home.toml'} is not what fedfilt home write makes: {error}") from None
+    devices, corrected = _devices(table), asking(folder, table.get("round_after", 0))
+    follow = _following(folder)
     files.mkdir(exist_ok=True)
     with locked(files), stoppable():
         bus = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE))
@@ -74,12 +75,45 @@ def keep_home(folder: Path) -> None:
                 voting=voting,
                 folder=files,
                 correct_seconds=correct_seconds,
-                corrected=asking(folder, table.get("round_after", 0)),
+                corrected=corrected,
             )
             log.info("%d devices may speak in %s", len(devices), topics.home)
-            edge.run(threading.Event())
+            edge.run(threading.Event(), lambda: follow(edge.enlist))
         finally:
             bus.close()
+
+
+def _devices(table: Table) -> dict[str, str]:
+    """By name, the room of every device that a home.toml lists."""
+    devices = table.get("devices")
+    if not isinstance(devices, dict) or not all(isinstance(room, str) for room in devices.values()):
+        raise ValueError("home.toml must list the devices with their rooms, as fedfilt home write does")
+    return devices
+
+
+def _following(folder: Path) -> Callable[[Callable[[dict[str, str]], None]], None]:
+    """To be called now and then with what is to take up the devices of a home.toml that has changed."""
+
+    known = (folder / "home.toml").stat().st_mtime_ns
+
+    def look(enlist: Callable[[dict[str, str]], None]) -> None:
+        nonlocal known
+        try:
+            found = (folder / "home.toml").stat().st_mtime_ns
+        except OSError:
+            return
+        if found == known:
+            return
+        known = found
+        try:
+            devices = _devices(settings(folder))
+        except ValueError as error:
+            log.warning("%s; the devices stay as they were", error)
+        else:
+            enlist(devices)
+            log.info("%d devices may speak now", len(devices))
+
+    return look
 
 
 def asking(folder: Path, corrections: int) -> Callable[[], None]:
@@ -109,9 +143,9 @@ def deciding(folder: Path) -> Iterator[None]:
         making = device.source.making
         trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
         decider = Decider(folder, making, trainer, bus, topics, name, table["room"])
-        thread = threading.Thread(target=decider.live, args=(stop,), daemon=True)
+        threading.Thread(target=decider.watch, args=(stop,), daemon=True).start()
         if decider.settings.source:
-            thread.start()
+            threading.Thread(target=decider.live, args=(stop,), daemon=True).start()
         else:
             log.warning("%s senses nothing: its own.toml has no [source]", name)
         yield

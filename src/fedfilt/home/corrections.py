@@ -28,7 +28,7 @@ from fedfilt._checks import check_span
 from fedfilt._files import write_atomically
 from fedfilt._types import Array
 from fedfilt.data._tables import BadData, opened, read_npz, seconds
-from fedfilt.data.own import CORRECTIONS, Decide, Making, owner
+from fedfilt.data.own import CORRECTIONS, SEEN, Decide, Making, owner
 from fedfilt.data.windows import TEST, TRAIN, VALIDATION
 from fedfilt.home.stream import Window
 from fedfilt.home.topics import Correction
@@ -36,6 +36,7 @@ from fedfilt.home.topics import Correction
 log = logging.getLogger("fedfilt")
 
 DAMAGED = ".damaged"
+FORGOTTEN = "state/forgotten"  # in a device's folder: since when it was told to forget, for the one that is running
 MOST_BYTES = 1 << 28  # of all windows; 256 MiB
 DAY = 86_400.0
 
@@ -136,11 +137,14 @@ class Corrections:
 def forget(folder: Path, since: float | None = None) -> int:
     """Remove the corrected windows that ended after a time, or all; how many they were.
 
-    Models that were trained on them stay as they are, and so does what the device has sent.
+    A device that is running drops such windows from its memory too. Told to forget all, it also forgets the mean and
+    spread of what it has sensed. Models that were trained on them stay as they are, and so does what it has sent.
     """
     path = _path(folder)
     with _alone(folder):
+        write_atomically(folder / FORGOTTEN, b"" if since is None else f"{since!r}".encode())
         if since is None:
+            (folder / SEEN).unlink(missing_ok=True)
             count = _count(path)
             for one in (path, path.with_suffix(DAMAGED), path.with_name(f".{path.name}.tmp")):
                 one.unlink(missing_ok=True)
@@ -151,6 +155,14 @@ def forget(folder: Path, since: float | None = None) -> int:
         later = kept.time[:, 1] > since
         _write(path, kept.take(~later))
         return int(later.sum())
+
+
+def forgotten_since(folder: Path) -> float:
+    """The time after which nothing was to be remembered when its owner last said so; minus infinity: nothing at all."""
+    try:
+        return float((folder / FORGOTTEN).read_text()[:30])
+    except (OSError, ValueError):
+        return -math.inf
 
 
 def since_of(text: str, now: float) -> float:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from fedfilt._files import write_atomically
 from fedfilt._types import Array
@@ -19,11 +18,13 @@ from fedfilt.data.own import SEEN, BadData, Making, owner, seen_by
 from fedfilt.data.windows import Scaling, Seen
 from fedfilt.home.bus import Bus
 from fedfilt.home.clock import Clock
-from fedfilt.home.corrections import Corrections
+from fedfilt.home.corrections import FORGOTTEN, Corrections, forgotten_since
 from fedfilt.home.readings import Complaints, Source, source_of
 from fedfilt.home.stream import Stream, Window
 from fedfilt.home.topics import BadMessage, Decision, Status, Topics, status, written
 from fedfilt.home.topics import correction as parsed
+from fedfilt.system.battery import battery
+from fedfilt.training import kept
 from fedfilt.training.trainer import Trainer
 
 log = logging.getLogger("fedfilt")
@@ -33,6 +34,7 @@ MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
 AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
 TELL = 300.0  # seconds after which a status is said again: a broker may have lost it
 TIDY = 3600.0  # seconds between two looks for corrections that are too old
+LOOK = 5.0  # seconds between two looks at what has changed on disk while no readings come
 
 
 class Model(NamedTuple):
@@ -45,23 +47,13 @@ class Model(NamedTuple):
 
 def read_model(path: Path, trainer: Trainer) -> Model:
     """The model in a file that a device keeps; ValueError if it cannot be used."""
-    layout = trainer.layout
-    names = {slot: key for key, slot in layout.names.items()}
+    found = kept.read(path, trainer.layout)
     try:
-        with safe_open(path, "np") as file:
-            about = file.metadata() or {}
-            values = {slot.name: file.get_tensor(names.get(slot.name, slot.name)) for slot in layout.slots}
-        for slot in layout.slots:
-            if values[slot.name].shape != slot.shape:
-                raise ValueError(f"{slot.name} must have shape {slot.shape}, got {values[slot.name].shape}")
-        row = layout.row(values)
-        if not np.isfinite(row).all():
-            raise ValueError("it is not finite")
-        scaling = Scaling.from_json(about["scaling"]) if about.get("scaling") else None
+        scaling = Scaling.from_json(found.scaling) if found.scaling else None
         if scaling is not None and len(scaling.mean) != trainer.shape[0]:
             raise ValueError(f"its scaling must be of {trainer.shape[0]} channels, got {len(scaling.mean)}")
-        return Model(row, int(about.get("round", 0)), scaling)
-    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        return Model(found.row, found.round, scaling)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -97,14 +89,17 @@ class Decider:
         self.complaints = Complaints(name)
         self.seen = seen_by(folder, making)
         self._counted = 0 if self.seen is None else self.seen.windows  # of them, on disk
-        self._file: object = None  # of the model
+        self._file: tuple[int, ...] | None = None  # of the model
         self._said: Status | None = None
         self._told = 0.0  # monotonic
         self._over = False
+        self._battery: float | None = None
+        self._forgotten = _file(folder / FORGOTTEN)
         self._tidied = self.clock.now()
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
-        # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile
+        # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile.
+        # One is for what is kept in memory, the other, taken first, for the model and the trainer
         self._lock, self._looking = threading.Lock(), threading.Lock()
         self.look()
         bus.subscribe(topics.status(name), self._heard)
@@ -115,7 +110,15 @@ class Decider:
         try:
             self._live(stop, source)
         finally:
-            self._over = True  # a last will is now true
+            self._over = stop.is_set()  # a last will is now true
+
+    def watch(self, stop: threading.Event) -> None:
+        """Look until told to stop for what has changed, also while no readings come: its model, its battery."""
+        while not stop.is_set():
+            self._battery = battery()
+            self.look()
+            stop.wait(LOOK)
+        self._over = True
 
     def _live(self, stop: threading.Event, source: Source | None) -> None:
         delay = AGAIN
@@ -138,25 +141,45 @@ class Decider:
 
     def decide(self, window: Window) -> Array | None:
         """(labels,) what the newest model thinks of a window, which is also published; None without a model."""
+        with self._looking:
+            self._look()
+            self._remember(window)
+            model = self.model
+            probabilities = None if model is None else self.probabilities(window.values[None])[0]
+        self.tell()
+        if model is None or probabilities is None:
+            return None
+        if not np.isfinite(probabilities).all():
+            self.complaints("model", "the model of round %d gives no probabilities", model.round)
+            return None
+        decision = Decision(window.end, model.round, tuple(np.round(probabilities.astype(float), 6).tolist()))
+        self.bus.publish(self.topics.decision(self.name), written(decision), expires=EXPIRES)
+        return probabilities
+
+    def _remember(self, window: Window) -> None:
+        """Keep a window for a while, and what it says about the device's sensors for good."""
         with self._lock:
             self._windows.append(window)
             oldest = window.end - 60 * self.settings.decide.keep_minutes
             while not oldest <= self._windows[0].begin <= window.end and len(self._windows) > 1:
                 self._windows.popleft()  # too old, or of a time before the clock was set back
-        new = Seen.of(window.values[None])
-        self.seen = new if self.seen is None else self.seen.and_then(new)
-        if self.seen.windows >= max(10, 1.5 * self._counted):
-            self._keep(self._keep_seen)
-        self.look()
-        if self.model is None:
-            return None
-        probabilities = self.probabilities(window.values[None])[0]
-        if not np.isfinite(probabilities).all():
-            self.complaints("model", "the model of round %d gives no probabilities", self.model.round)
-            return None
-        decision = Decision(window.end, self.model.round, tuple(np.round(probabilities.astype(float), 6).tolist()))
-        self.bus.publish(self.topics.decision(self.name), written(decision), expires=EXPIRES)
-        return probabilities
+            new = Seen.of(window.values[None])
+            self.seen = new if self.seen is None else self.seen.and_then(new)
+            if self.seen.windows >= max(10, 1.5 * self._counted):
+                self._keep(self._keep_seen)
+
+    def _forget(self) -> None:
+        """Drop from memory what the owner has told this device to forget."""
+        found = _file(self.folder / FORGOTTEN)
+        if found == self._forgotten:
+            return
+        self._forgotten, since = found, forgotten_since(self.folder)
+        with self._lock:
+            left = [one for one in self._windows if one.end <= since]
+            self._windows.clear()
+            self._windows.extend(left)
+            if since == -math.inf:
+                self.seen, self._counted = None, 0
 
     def probabilities(self, x: Array) -> Array:
         """(n, labels) what the newest model thinks of raw windows (n, channels, rows)."""
@@ -173,12 +196,9 @@ class Decider:
         self.tell()
 
     def _look(self) -> None:
+        self._forget()
         path = self.folder / "state" / "model.safetensors"
-        try:
-            about = path.stat()
-            found: object = (about.st_mtime_ns, about.st_size, about.st_ino)
-        except OSError:
-            found = "missing"
+        found = _file(path)
         if found != self._file:
             self._file = found
             try:
@@ -191,14 +211,15 @@ class Decider:
         passed = now - self._tidied
         if not 0 <= passed < TIDY:
             self._tidied = now
-            self._keep(self._keep_seen)
+            with self._lock:
+                self._keep(self._keep_seen)
             if 0 <= passed < 2 * TIDY:  # else the clock was set; an hour is left to set it right before anything goes
                 self._keep(lambda: self.corrections.tidy(now))
 
     def tell(self, room: str | None = None) -> None:
         """Say how this device is, if that has changed or is long ago; perhaps it is in another room."""
         self.room = self.room if room is None else room
-        now = Status(True, self.room, 0 if self.model is None else self.model.round, self.accuracy)
+        now = Status(True, self.room, 0 if self.model is None else self.model.round, self.accuracy, self._battery)
         if now != self._said or time.monotonic() - self._told > TELL:
             self._said, self._told = now, time.monotonic()
             self.bus.publish(self.topics.status(self.name), written(now), retain=True)
@@ -220,6 +241,7 @@ class Decider:
         except BadMessage as error:
             self.complaints("correction", "a correction is refused: %s", error)
             return
+        self._forget()
         with self._lock:
             windows = list(self._windows)
         if self._keep(lambda: self.corrections.add(correction, windows)) == 0:
@@ -252,6 +274,15 @@ class Decider:
             return None
         guess = self.trainer.predict(self.model.row, held.validation_x).argmax(axis=1)
         return float((guess == held.validation_y).mean())
+
+
+def _file(path: Path) -> tuple[int, ...]:
+    """What tells one version of a file from another; () if it is not there."""
+    try:
+        about = path.stat()
+    except OSError:
+        return ()
+    return about.st_mtime_ns, about.st_size, about.st_ino
 
 
 def last_will(topics: Topics, name: str) -> tuple[str, bytes]:

@@ -91,9 +91,10 @@ class Edge:
         bus.publish(topics.edge, ONLINE, retain=True)
         self.step()
 
-    def run(self, stop: threading.Event) -> None:
-        """Be the edge server until told to stop."""
+    def run(self, stop: threading.Event, each: Callable[[], None] = lambda: None) -> None:
+        """Be the edge server until told to stop; `each` is called on every turn."""
         while not stop.is_set():
+            each()
             wait = min(self.step(), LONGEST_WAIT) / self._clock.speed
             self._woken.wait(max(wait, 0.001))
         self.step()
@@ -118,6 +119,10 @@ class Edge:
             self._files.state(self._table)
         self._tell()
         return self.household.wait(now)
+
+    def enlist(self, devices: Mapping[str, str]) -> None:
+        """From now on these devices may speak, each in its room unless it says otherwise."""
+        self.household.enlist(devices, self._clock.now())
 
     # --- on the thread of the bus ---------------------------------------------------------------------------------
 

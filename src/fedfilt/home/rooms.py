@@ -83,12 +83,21 @@ class Household:
         if len(labels) < 2 or len(set(labels)) < len(labels) or UNKNOWN in labels:
             raise ValueError(f"labels must be two at least, all different and none {UNKNOWN!r}, got {list(labels)}")
         self.labels, self.voting = tuple(labels), voting or Voting()
-        self.devices = {name: Device(room, -math.inf) for name, room in (devices or {}).items()}
-        self._listed = None if devices is None else frozenset(devices)
-        self._rooms: dict[str, _Room] = {room: _Room() for room in (devices or {}).values() if room}
-        self._stay = frozenset(self._rooms)
-        self._home = dict(devices or {})
+        self.devices: dict[str, Device] = {}
+        self._rooms: dict[str, _Room] = {}
+        self._listed = devices is not None
+        self._home: dict[str, str] = {}  # by device, its room unless it says otherwise
+        self.enlist(devices or {})
         self.dropped: Counter[str] = Counter()  # decisions that did not count, by reason
+
+    def enlist(self, devices: Mapping[str, str], now: float = -math.inf) -> None:
+        """From now on these devices may speak, each in its room unless it says otherwise; others are let go."""
+        for name in self._home.keys() - devices.keys():
+            self._withdraw(self.devices.pop(name), now)
+        self._home = dict(devices)
+        for name, room in devices.items():
+            device = self.devices.setdefault(name, Device(room, -math.inf))
+            self._move(device, device.status.room or room, now)
 
     @property
     def rooms(self) -> list[str]:
@@ -97,7 +106,7 @@ class Household:
 
     def known(self, device: str) -> bool:
         """Whether a device may speak."""
-        return device in self.devices or (self._listed is None and len(self.devices) < MOST_DEVICES)
+        return device in self.devices or (not self._listed and len(self.devices) < MOST_DEVICES)
 
     def members(self, room: str) -> list[str]:
         """The devices in a room, also those that are away."""
@@ -116,14 +125,10 @@ class Household:
             status = self.devices[name].status._replace(online=False)
         room = status.room or self._home.get(name, "")
         device = self.devices.setdefault(name, Device(room, -math.inf))
-        if room != device.room:
-            self._withdraw(device, now)  # what it said was about where it had been
-            device.room, device.since = room, now
+        self._move(device, room, now)
         if not status.online:
             self._withdraw(device, now)
         device.status, device.seen = status, now
-        if room:
-            self._rooms.setdefault(room, _Room()).alone = None
         return True
 
     def hear(self, name: str, decision: Decision, now: float) -> bool:
@@ -162,18 +167,26 @@ class Household:
 
     def forget(self, now: float) -> None:
         """Let go of rooms and devices that have been gone for long; those that were listed stay."""
-        if self._listed is None:
+        if not self._listed:
             for name, device in list(self.devices.items()):
                 if not device.status.online and now - device.seen > FORGET:
                     del self.devices[name]
         full = {device.room for device in self.devices.values()}
         for name, room in list(self._rooms.items()):
-            if name in full or name in self._stay:
+            if name in full or name in self._home.values():
                 room.alone = None
             elif room.alone is None or now < room.alone:
                 room.alone = now
             elif now - room.alone > FORGET:
                 del self._rooms[name]
+
+    def _move(self, device: Device, room: str, now: float) -> None:
+        """Note in which room a device is."""
+        if room != device.room:
+            self._withdraw(device, now)  # what it said was about where it had been
+            device.room, device.since = room, now
+        if room:
+            self._rooms.setdefault(room, _Room()).alone = None
 
     def _withdraw(self, device: Device, now: float) -> None:
         if device.decision is not None and device.room:

@@ -30,15 +30,29 @@ class Kept(NamedTuple):
     scaling: str = ""  # of its inputs, as text
 
 
-def kept(path: Path, layout: Layout) -> Kept | None:
-    """The model in a file; None if there is none, or it is another one's."""
+def read(path: Path, layout: Layout) -> Kept:
+    """The model in a file; ValueError if it cannot be used."""
+    names = {slot: key for key, slot in layout.names.items()}
     try:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
-            names = file.keys()  # a method of its own, not that of a dict
-            tensors = {layout.names.get(name, name): file.get_tensor(name) for name in names}
-        return Kept(layout.row(tensors), int(metadata["round"]), metadata.get("scaling", ""))
-    except (OSError, SafetensorError, KeyError, ValueError):
+            tensors = {slot.name: file.get_tensor(names.get(slot.name, slot.name)) for slot in layout.slots}
+        for slot in layout.slots:
+            if tensors[slot.name].shape != slot.shape:
+                raise ValueError(f"{slot.name} must have shape {slot.shape}, got {tensors[slot.name].shape}")
+        row = layout.row(tensors)
+        if not np.isfinite(row).all():
+            raise ValueError("it is not finite")
+        return Kept(row, int(metadata.get("round", 0)), metadata.get("scaling", ""))
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def kept(path: Path, layout: Layout) -> Kept | None:
+    """The model in a file; None if there is none that can be used."""
+    try:
+        return read(path, layout)
+    except ValueError:
         return None
 
 

@@ -14,22 +14,25 @@ import os
 import shlex
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import tomli_w
 
-from fedfilt.flower.deploy.address import Address, Site
+from fedfilt._files import write_atomically
+from fedfilt.flower.deploy.address import Address, Site, address
 from fedfilt.flower.deploy.certificates import client, renew_server
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
+from fedfilt.flower.home import EDGE, PEOPLE, settings
 from fedfilt.home.rooms import UNKNOWN
 from fedfilt.home.topics import NAME
 from fedfilt.runs.build import is_own
 from fedfilt.runs.config import Config
 
-EDGE, PEOPLE, ASSISTANT = "edge", "people", "homeassistant"  # who else speaks on the broker
+ASSISTANT = "homeassistant"  # who else speaks on the broker, besides the edge server and people
 PORT = 8883
 
 MOSQUITTO = """# The broker of a home; made by `fedfilt home write`. For Mosquitto 2.
@@ -98,24 +101,71 @@ def write_home(building: Path, home: str, where: Address | None = None, rooms: M
         raise ValueError(f"no label may be called {UNKNOWN!r}: that is what a room says that does not know")
     where = where or Address(site.where.host, PORT)
     found = _rooms(config, members, rooms or {})
-    for what, name in [("home", home), *(("device", name) for name in found), *(("room", r) for r in found.values())]:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
-    for name in (EDGE, PEOPLE, ASSISTANT):
-        if name in found:
-            raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
+    _check_names(home, found)
     made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
     try:
         _write_server(made / "server", server / "certificates", home, where, found, config, site)
         _write_broker(made / "broker", server / "certificates", home, where, site.place / "broker")
         client(server / "certificates", made / "assistant", ASSISTANT)
         for name, room in found.items():
-            client(server / "certificates", made / "devices" / name / "mqtt", name)
-            table = {"home": home, "device": name, "room": room, "broker": str(where), "tls": True}
-            (made / "devices" / name / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+            _write_device(made / "devices" / name, server / "certificates", home, where, room)
         _move(made, building)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Bring the home in line with its deployment, all of it or nothing; what was done, by device.
+
+    Devices that were added since get keys and a room, those that were removed may speak no more, and `rooms` may move
+    others. An edge server that is running takes it up by itself, a device when it starts again.
+    """
+    server = checked(building / "server", "home.toml")
+    table, given = settings(server), rooms or {}
+    before, where = dict(table["devices"]), address(table["broker"])
+    found = {
+        name: given.get(name) or before.get(name) or room
+        for name, room in _rooms(experiment_of(server), Members(server), given).items()
+    }
+    _check_names(table["home"], found)
+    added = [name for name in found if name not in before]
+    moved = [name for name in before if name in found and found[name] != before[name]]
+    made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
+    try:
+        for name in added:
+            _write_device(made / "devices" / name, server / "certificates", table["home"], where, found[name])
+        for name in moved:
+            if not (building / "devices" / name / "home.toml").exists():
+                raise ValueError(f"the folder of {name} is not here: change the room in its own home.toml")
+        _move(made, building)
+        for name in moved:
+            path = building / "devices" / name / "home.toml"
+            about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": found[name]}
+            write_atomically(path, tomli_w.dumps(about).encode())
+        write_atomically(server / "home.toml", tomli_w.dumps(table | {"devices": found}).encode())
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    said = {name: f"may speak in {found[name]}" for name in added} | {
+        name: f"is in {found[name]} now" for name in moved
+    }
+    return said | {name: "may speak no more" for name in before if name not in found}
+
+
+def _check_names(home: str, rooms: Mapping[str, str]) -> None:
+    """Refuse names that cannot be in a topic, or are somebody else's on the broker."""
+    for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+    for name in (EDGE, PEOPLE, ASSISTANT):
+        if name in rooms:
+            raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
+
+
+def _write_device(made: Path, authority: Path, home: str, where: Address, room: str) -> None:
+    """Write what a device needs, whose name is that of its folder."""
+    client(authority, made / "mqtt", made.name)
+    table = {"home": home, "device": made.name, "room": room, "broker": str(where), "tls": True}
+    (made / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
 
 
 def _write_server(
@@ -175,8 +225,8 @@ def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[s
 
 def _move(made: Path, building: Path) -> None:
     """Move everything to its place, or nothing."""
-    pairs = [(made / part, building / part) for part in ("broker", "assistant")]
-    for folder in (made / "server", *(made / "devices").iterdir()):
+    pairs = [(made / part, building / part) for part in ("broker", "assistant") if (made / part).exists()]
+    for folder in (*made.glob("server"), *made.glob("devices/*")):
         pairs += [(one, building / one.relative_to(made)) for one in folder.iterdir()]
     for _, target in pairs:
         if target.exists():
