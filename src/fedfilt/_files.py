@@ -6,6 +6,7 @@ Standard library only: the supervisor of a small device imports this.
 import errno
 import fcntl
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def regular(path: Path, links: bool = True) -> Iterator[IO[bytes]]:
+    """A regular file, open for reading; OSError for anything else: a pipe would keep its reader waiting for ever."""
+    more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        yield file
 
 
 @contextmanager

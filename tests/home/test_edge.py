@@ -143,6 +143,7 @@ def test_a_device_is_who_its_topic_says_and_bad_messages_are_counted():
     assert home.room("kitchen").activity == "walk"
     assert home.last(TOPICS.state("bath")) is None
     bad = [b"", b"{", b"[]", b'{"at": 1, "probabilities": [1, 0]}', b'{"at": "x", "probabilities": [1, 0, 0]}', b"\xff"]
+    bad += [b'{"at": %s, "probabilities": [1, 0, 0]}' % at for at in (b"1" * 400, b"1e400", b"NaN")]
     for content in bad:
         home.bus.publish(TOPICS.decision("watch"), content)
         home.edge.step()

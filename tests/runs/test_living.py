@@ -7,9 +7,10 @@ import pytest
 
 from fedfilt.data.store import Store
 from fedfilt.datasets import Watch
+from fedfilt.home.records import Home
 from fedfilt.runs.living import PASSES, PEOPLE, RULES, demo
 from fedfilt.training.kept import FILE
-from helpers import real
+from helpers import real, sure
 
 
 @pytest.mark.slow(40)
@@ -36,3 +37,12 @@ def test_people_live_correct_and_are_learnt_from(tmp_path):
     assert len(given) == PASSES * PEOPLE * len(Watch().labels)
     assert all(len(correction["devices"]) == 2 for correction in given)  # those of the room, and no others
     assert len(told) == 1 + PASSES
+    home = Home(tmp_path / "out" / "home")  # as the dashboard shows it
+    assert home.notes == []
+    times = [one.at for one in home.corrections]
+    assert times == sorted(times)  # one clock for all passes
+    known = {name: device.status for name, device in sure(home.now).devices.items()}
+    assert {name: status.accuracy for name, status in known.items()} == lines[-len(RULES)]["devices"]
+    for name in known:
+        own = [one.status for one in home.changes if one.device == name and one.status.accuracy is not None]
+        assert [status.round for status in own] == [0, 2, 4]

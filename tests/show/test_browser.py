@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +20,9 @@ import helpers
 from fedfilt._files import STOP, in_use
 from fedfilt.data.samples import FederatedData
 from fedfilt.filters import Tikhonov
+from fedfilt.home import edge
+from fedfilt.home.clock import Clock
+from fedfilt.home.rooms import Voting
 from fedfilt.runs.build import Run
 from fedfilt.runs.compare import compare
 from fedfilt.runs.config import from_table
@@ -29,6 +33,7 @@ from fedfilt.show import report
 from fedfilt.show.shares import shares
 from fedfilt.show.words import dated
 from helpers import ROOT, command, config_file, serving, started, sure
+from homes import DEVICES, Living, a_morning, aged
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -443,3 +448,101 @@ def test_a_thousand_devices_are_shown_and_asked(thousand, served, new_page):
     title = plot(page, "learns-from", "layout.title.text")
     assert title.startswith(f"device 617: {expected[617]:.0%} its own")
     picture(page, "dashboard-1000", full=False)
+
+
+# --- the living home --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def living(tmp_path, monkeypatch):
+    """A home that is lived in while it is watched: its edge server runs, and what devices say stays fresh."""
+    monkeypatch.setattr(edge, "STATE_EVERY", 0.1)
+    voting = Voting(gather_seconds=0.0, fresh_seconds=1e6, how="mean")
+    home, stop = Living(tmp_path / "server" / "home", clock=Clock(), voting=voting), threading.Event()
+    running = threading.Thread(target=home.edge.run, args=(stop,))
+    running.start()
+
+    def end():
+        stop.set()
+        running.join(helpers.SLOW)
+        assert not running.is_alive()
+
+    yield home, end
+    end()
+
+
+@pytest.mark.slow(10)
+def test_a_home_is_followed_while_it_lives(living, served, new_page):
+    home, end = living
+    page, received = new_page(400, 850, has_touch=True, is_mobile=True), []
+    page.on("response", lambda answer: received.append(answer.url))
+    page.goto(served(home.folder.parent))
+    assert page.url.endswith("/home")  # there is no run
+    says(page, "rooms", "No device has said anything yet")
+    says(page, "corrections", "No correction yet")
+    says(page, "silent", "3 devices are silent")
+    hurry(page)
+
+    home.status("watch", "phone", "band", round=1)
+    until(page, "() => !document.getElementById('silent')")
+    home.says("watch", "cook", 0.9)
+    home.says("phone", "cook", 0.7)
+    home.says("band", "rest", 0.8)
+    activities = "[...document.querySelectorAll('.activity')].map(e => e.innerText).join()"
+    until(page, f"() => {activities} === 'cook,rest'")
+    says(page, "rooms", "agrees")
+    home.status("watch", room="bath", round=2, accuracy=0.75, battery=0.4)  # it is carried to another room
+    home.says("watch", "walk", 0.95)
+    until(page, f"() => {activities} === 'cook,walk'")
+    says(page, "rooms", "disagrees")
+    says(page, "devices", "75\N{NO-BREAK SPACE}%")
+    page.wait_for_selector("#devices svg circle")
+    home.corrects("bath", "cook", 20)
+    says(page, "corrections", "the room had said walk; told watch, band")
+
+    page.focus("#span-1d")  # what is focused stays so while the page changes around it
+    home.status("band", online=False)
+    says(page, "silent", "A device is silent: band")
+    assert page.inner_text(".device.silent h3") == "band"
+    assert page.evaluate("document.activeElement.id") == "span-1d"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#span-1d[aria-current]")
+    assert fits(page)
+    picture(page, "home-living-phone")
+
+    end()
+    aged(home.folder, 100)
+    says(page, "ended", "does not run")
+    hurry(page)
+    page.context.set_offline(True)
+    says(page, "lost", "does not answer")
+    page.context.set_offline(False)
+    until(page, "() => document.getElementById('lost').hidden")
+    known = {"", "home", "_home", "home.css", "home.js", "_favicon.ico"}  # neither Dash nor plotly.js
+    assert {url.split("?")[0].rpartition("/")[2] for url in received} <= known
+
+
+@pytest.mark.slow(10)
+def test_a_home_fits_every_screen_in_light_and_dark(compared, served, new_page, tmp_path):
+    room = "the-longest-name-of-a-room-in-this-house"
+    long = {f"{number}-a-device-with-a-name-as-long-as-allowed"[:40]: room for number in range(3)}
+    home = a_morning(tmp_path / "home", devices={**DEVICES, **long})
+    home.status(*long, accuracy=0.5)
+    home.says(next(iter(long)), "cook")
+    home.step()
+    address = served(tmp_path, compared / "local")
+    for width, scheme in ((1280, "light"), (400, "light"), (400, "dark"), (320, "light")):
+        page = new_page(width, 900, color_scheme=scheme)
+        page.goto(address + "home")
+        page.wait_for_selector("#devices svg circle")
+        assert fits(page), width
+        outside = "e => e.closest('.stripe, thead, svg, .yes, .no') || getComputedStyle(e).display === 'inline'"
+        cut = f"e => !({outside})(e) && e.clientWidth && e.scrollWidth > e.clientWidth + 1"
+        assert page.evaluate(f"[...document.querySelectorAll('main *')].filter({cut}).map(e => e.outerHTML)") == []
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(246, 248, 250)") == (scheme == "light")
+        picture(page, f"home-{width}-{scheme}")
+    page.click("#to-runs")
+    page.wait_for_selector("#building .scatterlayer .point")
+    page.click("#to-home")
+    page.wait_for_selector("#rooms")

@@ -138,3 +138,4 @@ def home_demo(
         print(
             f"picture: {out / 'accuracy.html'}; what happened: {out / 'home'}; each device's labels: {out / 'devices'}"
         )
+        print(f"see the home: fedfilt dashboard {out} --open")

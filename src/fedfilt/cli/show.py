@@ -35,7 +35,7 @@ def report(
 def dashboard(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run folders, or folders that hold runs.", show_default="the folder runs"),
+        typer.Argument(help="Folders of runs or homes, or folders that hold some.", show_default="the folder runs"),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine need a token.")
@@ -44,7 +44,10 @@ def dashboard(
     token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look, if given.")] = "",
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Watch runs while they train: the building, every device, what if mu were another; stop and resume."""
+    """Watch runs while they train: the building, every device, what if mu were another; stop and resume.
+
+    A living home among the folders has a page of its own, at /home.
+    """
     with errors():
         _check_dash()
         from fedfilt.show.dashboard.server import serve

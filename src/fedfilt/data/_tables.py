@@ -7,7 +7,6 @@ import csv
 import io
 import math
 import os
-import stat
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from safetensors.numpy import load as load_safetensors
 
 from fedfilt._checks import check_choice
+from fedfilt._files import regular
 from fedfilt._types import Array
 
 NOTHING = ("", "na", "nan", "null", "none")  # cells without a value
@@ -54,12 +54,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     from SyntaxError to RuntimeError.
     """
     try:
-        # Without O_NONBLOCK a FIFO would keep the device waiting for ever
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BadData(f"{path} is not a regular file")
-            if status.st_size > LIMIT:
+        with regular(path) as file:
+            if os.fstat(file.fileno()).st_size > LIMIT:
                 raise too_large(path)
             yield file
     except BadData:

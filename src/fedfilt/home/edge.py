@@ -98,6 +98,8 @@ class Edge:
             wait = min(self.step(), LONGEST_WAIT) / self._clock.speed
             self._woken.wait(max(wait, 0.001))
         self.step()
+        if self._files is not None:
+            self._files.state(self._table, last=True)
 
     def step(self) -> float:
         """Read what has come, vote where that is due, tell all who should know; seconds until the next vote is due."""
@@ -202,9 +204,9 @@ class Edge:
         log.info("%s: %s for the last %g s, to %s", room, label, seconds, ", ".join(members))
         self._corrected()
         if self._files is not None:
-            begin = min(span.begin for span in spans.values())
+            begin, state = min(span.begin for span in spans.values()), self.household.state(room)
             line = {"at": now, "room": room, "label": label, "begin": begin, "end": now, "devices": members}
-            self._files.line("corrections", line)
+            self._files.line("corrections", {**line, "said": state.activity if state else UNKNOWN})
 
     def _label(self, content: bytes) -> tuple[str, float]:
         """A label, and how many seconds it is about: its name, or a table of both."""
@@ -269,7 +271,8 @@ class Edge:
             rooms[room] = {**(state._asdict() if state else {"activity": UNKNOWN}), "says": self._says(room)}
         devices = {name: _about(device) for name, device in self.household.devices.items()}
         dropped = dict(self._lost())
-        about = {"at": self._clock.now(), "home": self._topics.home, "labels": self._labels}
+        about: Table = {"at": self._clock.now(), "home": self._topics.home, "labels": self._labels}
+        about["fresh_seconds"] = self.household.voting.fresh_seconds
         return {**about, "rooms": rooms, "devices": devices, "received": self.received, "dropped": dropped}
 
     def _lost(self) -> Counter[str]:
@@ -322,8 +325,8 @@ class _Files:
         except OSError as error:
             self._fail(error)
 
-    def state(self, table: Callable[[], Table]) -> None:
-        if time.monotonic() - self._written < STATE_EVERY:
+    def state(self, table: Callable[[], Table], last: bool = False) -> None:
+        if time.monotonic() - self._written < STATE_EVERY and not last:
             return
         self._written = time.monotonic()
         content = json.dumps(table(), allow_nan=False).encode()

@@ -11,10 +11,11 @@ Messages are JSON objects. All of them come from others: sizes and types are che
 """
 
 import json
-import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from fedfilt._types import Table
 
 MOST_BYTES = 16_384  # of a message
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -111,21 +112,25 @@ def decision(content: bytes, labels: int) -> Decision:
     """A decision among so many labels, if it is one."""
     table = _table(content)
     said = table.get("probabilities")
-    if not isinstance(said, list) or len(said) != labels or not all(map(_share, said)):
+    if not isinstance(said, list) or len(said) != labels or not all(map(is_share, said)):
         raise BadMessage(f"probabilities must be {labels} numbers from 0 to 1")
     if abs(sum(said) - 1) > 0.01:
         raise BadMessage(f"probabilities must sum to 1, got {sum(said):g}")
-    return Decision(_time(table, "at"), _round(table), tuple(map(float, said)))
+    return Decision(time_in(table, "at"), _round(table), tuple(map(float, said)))
 
 
 def status(content: bytes) -> Status:
     """How a device is, if that can be read."""
-    table = _table(content)
+    return status_in(_table(content))
+
+
+def status_in(table: Table) -> Status:
+    """How a device is, as a table says it."""
     room, online = table.get("room", ""), table.get("online")
     if not isinstance(online, bool) or not isinstance(room, str) or (room and not NAME.fullmatch(room)):
         raise BadMessage("status must say whether a device is online, and in which room")
     shares = [table.get(key) for key in ("accuracy", "battery")]
-    if not all(share is None or _share(share) for share in shares):
+    if not all(share is None or is_share(share) for share in shares):
         raise BadMessage("accuracy and battery must be from 0 to 1")
     return Status(online, room, _round(table), *shares)
 
@@ -133,7 +138,7 @@ def status(content: bytes) -> Status:
 def correction(content: bytes, labels: Sequence[str]) -> Correction:
     """A correction, if it names one of the labels."""
     table = _table(content)
-    label, begin, end = table.get("label"), _time(table, "begin"), _time(table, "end")
+    label, begin, end = table.get("label"), time_in(table, "begin"), time_in(table, "end")
     if not isinstance(label, str) or label not in labels:
         raise BadMessage(f"label must be one of {', '.join(labels)}")
     if not begin <= end:
@@ -143,16 +148,20 @@ def correction(content: bytes, labels: Sequence[str]) -> Correction:
 
 def room_state(content: bytes) -> RoomState:
     """What a room has decided, if it can be read."""
-    table = _table(content)
+    return room_state_in(_table(content))
+
+
+def room_state_in(table: Table) -> RoomState:
+    """What a room has decided, as a table says it."""
     said, devices, confidence = table.get("probabilities"), table.get("devices"), table.get("confidence")
-    if not isinstance(said, dict) or not all(map(_share, [confidence, *said.values()])):
+    if not isinstance(said, dict) or not all(map(is_share, [confidence, *said.values()])):
         raise BadMessage("probabilities and confidence must be from 0 to 1")
     if not isinstance(table.get("activity"), str) or type(devices) is not int or devices < 0:
         raise BadMessage("activity must be a name and devices a number of devices")
-    return RoomState(_time(table, "at"), table["activity"], float(table["confidence"]), said, devices)
+    return RoomState(time_in(table, "at"), table["activity"], float(table["confidence"]), said, devices)
 
 
-def _table(content: bytes) -> dict[str, Any]:
+def _table(content: bytes) -> Table:
     if len(content) > MOST_BYTES:
         raise BadMessage(f"message must be at most {MOST_BYTES} bytes, got {len(content)}")
     try:
@@ -164,18 +173,20 @@ def _table(content: bytes) -> dict[str, Any]:
     return table
 
 
-def _share(value: Any) -> bool:
+def is_share(value: object) -> bool:
+    """Whether something is a number from 0 to 1."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-def _time(table: dict[str, Any], key: str) -> float:
+def time_in(table: Table, key: str) -> float:
+    """A time that a table says."""
     value = table.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or abs(value) > 1e11:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= 1e11:
         raise BadMessage(f"{key} must be a time in seconds")
     return float(value)
 
 
-def _round(table: dict[str, Any]) -> int:
+def _round(table: Table) -> int:
     value = table.get("round", 0)
     if type(value) is not int or not 0 <= value < 2**31:
         raise BadMessage("round must be a whole number")

@@ -39,6 +39,7 @@ CORRECTED = 3.2  # seconds that a correction is about, at least: two windows of 
 PASSES = 2  # times that everybody does all exercises, with a correction of each
 SPARE = 3.0  # seconds from the moment that a correction is about to the end of the exercise
 PATIENCE = 10.0  # seconds that a person waits for the room to decide
+LATER = 30.0  # seconds that everybody goes on for after the last rounds, each with another exercise, uncorrected
 FILTER = {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 1.0}}
 RULES: dict[str, Table | str] = {"G-Fedfilt": FILTER, "FedAvg": "fedavg", "personal": "local"}
 TRAINING = {"learning_rate": 0.02, "momentum": 0.9, "batch_size": 16}
@@ -81,19 +82,36 @@ def demo(
             (out / "devices" / name / "data").mkdir(parents=True)
             (out / "devices" / name / "state").mkdir()
             take(out / "devices" / name / "state", Kept(start, 0, scaling.to_json()), trainer.layout)
-    lines = [
-        {"corrections": 0, "rule": rule, **_tested(living, out, trainer, making, start, scaling)} for rule in RULES
-    ]
+    before = _tested(living, out, trainer, making, start, scaling)
+    lines = [{"corrections": 0, "rule": rule, **before} for rule in RULES]
+    clock = Clock(speed)
     for number in range(1, PASSES + 1):
         tell(f"pass {number} of {PASSES}: {PEOPLE} people exercise, {speed:g} times as fast, and correct each once ...")
-        _live(living, out, making, trainer, speed, number)
+        _live(living, out, making, trainer, clock, _own(lines))
         for rule, aggregator in RULES.items():
             models = _trained(out, making, aggregator, start, rounds, seed)
             lines.append({"corrections": number, "rule": rule, **_tested(living, out, trainer, making, models)})
             if rule == "G-Fedfilt":
                 _hand_out(living, out, trainer, making, models, number * rounds)
     write_atomically(out / "accuracy.json", json.dumps(lines, indent=1).encode())
+    _live(_later(living, making), out, making, trainer, clock, _own(lines), correct=False)
     return lines
+
+
+def _own(lines: list[Table]) -> dict[str, float]:
+    """By device, the accuracy of the model that it decides with."""
+    return dict([line["devices"] for line in lines if line["rule"] == "G-Fedfilt"][-1])
+
+
+def _later(people: list[Person], making: Making) -> list[Person]:
+    """What everybody lives through after the last rounds, for equally long."""
+    rows = [np.flatnonzero(person.labels == place % len(making.labels)) for place, person in enumerate(people)]
+    length = min(int(LATER * making.rate), *map(len, rows))
+    found = []
+    for person, own in zip(people, rows, strict=True):
+        live = {name: signal[own[:length]] for name, signal in person.live.items()}
+        found.append(person._replace(live=live, labels=person.labels[own[:length]]))
+    return found
 
 
 def _start(store: Store, seed: int, people: int) -> tuple[Array, Trainer]:
@@ -141,9 +159,17 @@ def _person(place: int, recordings: list[Recording], making: Making) -> Person:
     return Person(room, names, both, np.concatenate(labels), x, np.concatenate(truth))
 
 
-def _live(people: list[Person], out: Path, making: Making, trainer: Trainer, speed: float, number: int) -> None:
+def _live(
+    people: list[Person],
+    out: Path,
+    making: Making,
+    trainer: Trainer,
+    clock: Clock,
+    accuracies: dict[str, float],
+    correct: bool = True,
+) -> None:
     """One pass through everybody's exercises, with decisions, votes and corrections."""
-    bus, clock, topics, stop = Memory(), Clock(speed), Topics("demo"), threading.Event()
+    bus, topics, stop = Memory(), Topics("demo"), threading.Event()
     rooms = {name: person.room for person in people for name in person.devices}
     edge = Edge(bus.member((topics.edge, OFFLINE)), clock, topics, making.labels, rooms, folder=out / "home")
     threads = [threading.Thread(target=edge.run, args=(stop,))]
@@ -152,13 +178,16 @@ def _live(people: list[Person], out: Path, making: Making, trainer: Trainer, spe
         times = np.arange(len(person.labels)) / making.rate
         for name in person.devices:
             folder = out / "devices" / name
-            np.savez(folder / f"live-{number}.npz", time=times, values=person.live[name])
+            np.savez(folder / "live.npz", time=times, values=person.live[name])
             member = bus.member(last_will(topics, name))
             members.append(member)
             decider = Decider(folder, making, trainer, member, topics, name, person.room, clock)
-            source = Replay(str(folder / f"live-{number}.npz"))
+            decider.accuracy = accuracies[name]  # on what is kept for the test: all that it was told is for training
+            decider.tell()
+            source = Replay(str(folder / "live.npz"))
             threads.append(threading.Thread(target=decider.live, args=(stop, source)))
-        threads.append(threading.Thread(target=_correct, args=(person, making, bus, clock, topics)))
+        if correct:
+            threads.append(threading.Thread(target=_correct, args=(person, making, bus, clock, topics)))
     for thread in threads:
         thread.start()
     for thread in threads[1:]:
@@ -209,16 +238,16 @@ def _tested(
     people: list[Person], out: Path, trainer: Trainer, making: Making, models: Array, scaling: Scaling | None = None
 ) -> Table:
     """Accuracy of devices, and of rooms, on what is kept for the test; with their own scaling, or a common one."""
-    devices, rooms = [], []
+    devices, rooms = {}, []
     for place, person in enumerate(people):
         said = []
         for side, name in enumerate(person.devices):
             row = models if models.ndim == 1 else models[2 * place + side]
             known = scaling or _scaling(out / "devices" / name, making)
             said.append(trainer.predict(row, known.apply(person.test_x[side])))
-            devices.append(float((said[-1].argmax(axis=1) == person.test_y).mean()))
+            devices[name] = float((said[-1].argmax(axis=1) == person.test_y).mean())
         rooms.append(float((vote(np.stack(said)) == person.test_y).mean()))
-    return {"device": float(np.mean(devices)), "room": float(np.mean(rooms))}
+    return {"device": float(np.mean(list(devices.values()))), "room": float(np.mean(rooms)), "devices": devices}
 
 
 def _scaling(folder: Path, making: Making) -> Scaling:

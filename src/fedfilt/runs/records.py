@@ -365,11 +365,12 @@ def find_runs(paths: Iterable[str | Path]) -> list[Records]:
 def run_folders(paths: Iterable[str | Path]) -> list[Path]:
     """Run folders among the given ones and inside them, also in comparisons (NAME/RULE/seed-N) in them.
 
-    A folder without a run is kept: one may begin there.
+    A folder without a run is kept: one may begin there. The config.toml of Flower in a deployment is of no run.
     """
     found: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(p.parent for depth in ("*", "*/*", "*/*/*") for p in path.glob(f"{depth}/config.toml"))
+        inside = [p for p in inside if p.name != "flower" or not (p.parent / "deployment.toml").exists()]
         found += [path] if (path / "config.toml").exists() or not inside else inside
     return list(dict.fromkeys(found))
 

@@ -1,7 +1,9 @@
 """How much every device takes from every other: the mixing matrix of a run's rule, and of another strength μ."""
 
 import json
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +35,31 @@ def shares(run: Records, mu: float | None = None, number: int | None = None) -> 
     matrix = np.eye(count)
     matrix[np.ix_(there, there)] = _shares(_Hashed(now.among), given, mu, weights[there].tobytes())
     return matrix
+
+
+class Taken(NamedTuple):
+    """A share of a device's new model."""
+
+    device: int  # whose it is
+    share: float
+    linked: bool  # else it came through others
+
+
+def taken(run: Records, devices: Iterable[int], number: int | None = None, most: int = 8) -> dict[int, list[Taken]]:
+    """Of each device that was there in a round (the last if not said), its own share and from whom it takes most.
+
+    ValueError says in words why it cannot be had.
+    """
+    number = run.rounds[-1]["round"] if number is None and run.rounds else number
+    now, matrix = run.moment(number), shares(run, None, number)
+    assert now is not None
+    found = {}
+    for device in devices:
+        if device < len(matrix) and now.present[device]:
+            row, linked = matrix[device], set(now.graph.adjacency[[device]].indices.tolist())
+            top = [int(other) for other in np.argsort(-row, kind="stable")[: most + 1] if row[other] > 1e-4]
+            found[device] = [Taken(other, float(row[other]), other in linked) for other in top]
+    return found
 
 
 class _Hashed:

@@ -15,6 +15,7 @@ from fedfilt.runs.rules import filter_of, with_strength
 from fedfilt.show import figures
 from fedfilt.show.dashboard import opening, page, steering
 from fedfilt.show.dashboard.folders import Watch, run_key
+from fedfilt.show.dashboard.home import add_home
 
 log = logging.getLogger("fedfilt")
 HOLD = 15.0  # seconds between redraws of pictures while a run trains: drawing takes the CPU from training
@@ -27,6 +28,7 @@ def make_app(watch: Watch) -> Dash:
         title="fedfilt",
         update_title="",
         assets_folder="assets",
+        assets_ignore=r"^home\.",  # of a page of its own
         suppress_callback_exceptions=True,  # else every page carries a second copy of itself
         on_error=_on_error,
         add_log_handler=False,
@@ -35,15 +37,18 @@ def make_app(watch: Watch) -> Dash:
     def layout() -> Any:
         watch.refresh()
         run = first(watch)
-        return page.layout(watch.runs, run, marks(watch, run))
+        return page.layout(watch.runs, run, marks(watch, run), bool(watch.homes))
 
     def index(**parts: str) -> str:
         watch.refresh()
+        if watch.only_homes:
+            flask.abort(flask.redirect("/home"))
         return opening.html(first(watch), parts)
 
     app.layout = layout
     app.interpolate_index = index  # type: ignore[method-assign,assignment]
     app.server.add_url_rule(f"/{opening.PLOTLY}", view_func=opening.plotly)
+    add_home(app.server, watch)
     _follow(app, watch)
     _draw(app, watch)
     _steer(app, watch)
@@ -87,7 +92,8 @@ class Pulse:
         states = [r.status for r in self._watch.runs]
         said = [] if run is None else [*run.notes, steering.complaint(run)]
         mark = hashlib.sha256(repr((shown, now["runs"], states, said)).encode()).hexdigest()[:16]
-        return {**page.progress(run), "events": page.events(run), "mark": mark}
+        homes = bool(self._watch.homes)
+        return {**page.progress(run), "events": page.events(run), "mark": mark, "homes": homes}
 
 
 def _follow(app: Dash, watch: Watch) -> None:

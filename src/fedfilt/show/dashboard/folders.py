@@ -1,4 +1,4 @@
-"""The runs that the dashboard shows, found in the given folders and followed while they grow."""
+"""The runs and homes that the dashboard shows, found in the given folders and followed while they grow."""
 
 import hashlib
 import threading
@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedfilt.home.records import Home, home_folders
 from fedfilt.runs.records import Records, named, run_folders
 
 PAUSE = 0.5  # seconds in which the folders are looked at once, however many pages ask
@@ -13,11 +14,12 @@ SEARCH = 3.0  # seconds between searches for new runs
 
 
 class Watch:
-    """The runs in the given folders, also those that begin later."""
+    """The runs and homes in the given folders, also those that begin later."""
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self.paths = [Path(path) for path in paths]
         self.runs: list[Records] = []
+        self.homes: list[Home] = []
         self._lock = threading.Lock()
         self._looked = self._searched = float("-inf")
         self.refresh()
@@ -34,6 +36,8 @@ class Watch:
                 self._search()
             for run in self.runs:
                 run.refresh()
+            for home in self.homes:
+                home.refresh()
 
     def _search(self) -> None:
         known = {run.folder: run for run in self.runs}
@@ -41,6 +45,15 @@ class Watch:
         folders += [folder for folder, run in known.items() if run.config and folder not in folders]  # deleted: say so
         if set(folders) != set(known):
             self.runs = named([known.get(folder) or Records(folder) for folder in folders])
+        homes = {home.folder: home for home in self.homes}
+        self.homes = [
+            homes.get(folder) or Home(folder) for folder in dict.fromkeys([*homes, *home_folders(self.paths)])
+        ]
+
+    @property
+    def only_homes(self) -> bool:
+        """Whether there is a home and no run."""
+        return bool(self.homes) and not any(run.config for run in self.runs)
 
     def run(self, key: object) -> Records | None:
         """The run of that key, if there is one: the page can name no other folder."""

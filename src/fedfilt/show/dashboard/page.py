@@ -10,7 +10,7 @@ from fedfilt.runs.records import Records
 from fedfilt.show import figures
 from fedfilt.show.dashboard.folders import run_key
 from fedfilt.show.dashboard.steering import complaint
-from fedfilt.show.shares import shares
+from fedfilt.show.shares import taken
 from fedfilt.show.words import dated
 
 EVENTS, CURVES, NEIGHBOURS = 60, 12, 8  # shown at most
@@ -26,8 +26,8 @@ WORDS = {
 GRAPH: Any = {"responsive": True, "displaylogo": False, "displayModeBar": False}
 
 
-def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) -> Any:
-    """The page as it opens, on one run; `marks` is what the reader has then seen."""
+def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any], homes: bool = False) -> Any:
+    """The page as it opens, on one run; `marks` is what the reader has then seen, `homes` whether there are any."""
     last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
     key = run_key(run) if run is not None else None
     controls = [
@@ -43,7 +43,13 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any]) 
     ]
     return html.Div(
         [
-            html.Header([html.H1("fedfilt"), html.Div(status(run), id="status", role="status")]),
+            html.Header(
+                [
+                    html.H1("fedfilt"),
+                    html.Div(status(run), id="status", role="status"),
+                    html.A("the living home", href="/home", id="to-home", hidden=not homes),
+                ]
+            ),
             html.Div(controls, className="controls"),
             html.Div(notes(run), id="notes"),
             html.Div("", id="said", role="status"),
@@ -259,21 +265,17 @@ def neighbours(run: Records | None, device: int, number: int | None) -> Any:
     """From whom a device takes most, and how much."""
     if run is None or run.graph is None or device >= run.graph.count:
         return None
-    number = run.rounds[-1]["round"] if number is None and run.rounds else number
-    now = run.moment(number)
-    if now is None or not now.present[device]:
-        return html.P("It was not there in this round.", className="soft")
     try:
-        row = shares(run, None, number)[device]
+        found = taken(run, [device], number, NEIGHBOURS).get(device)
     except ValueError as error:
         return html.P(str(error), className="soft")
-    linked = set(now.graph.adjacency[[device]].indices.tolist())
-    top = [int(j) for j in np.argsort(-row, kind="stable")[: NEIGHBOURS + 1] if row[j] > 1e-4]
+    if found is None:
+        return html.P("It was not there in this round.", className="soft")
     rows = []
-    for j in top:
-        who = "itself" if j == device else f"device {j}"
-        how = "" if j == device else "linked" if j in linked else "through others"
-        rows.append(html.Tr([html.Td(who), html.Td(f"{row[j]:.1%}"), html.Td(how)]))
+    for one in found:
+        who = "itself" if one.device == device else f"device {one.device}"
+        how = "" if one.device == device else "linked" if one.linked else "through others"
+        rows.append(html.Tr([html.Td(who), html.Td(f"{one.share:.1%}"), html.Td(how)]))
     return html.Table([html.Caption("its new model is made of"), html.Tbody(rows)], className="neighbours")
 
 

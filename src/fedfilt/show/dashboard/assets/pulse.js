@@ -22,6 +22,7 @@
       const found = await answer.json();
       set("status-words", { children: found.words, className: "state " + found.state });
       set("events", { children: found.events });
+      set("to-home", { hidden: !found.homes });
       set("visible", { data: visible() });
       if (last.mark !== found.mark) set("status-bar", { value: found.done, max: found.planned });
       last.mark = found.mark;
