@@ -1,5 +1,6 @@
 """A whole living home: deployment, broker with TLS and ACL, edge server, devices that train and decide."""
 
+import re
 import shutil
 from functools import partial
 
@@ -11,10 +12,30 @@ pytest.importorskip("paho.mqtt")
 
 from brokers import ROOMS, WAIT, Broker, Heard, home_written, needs_mosquitto
 from deployments import FILE, LABELS, Devices, metrics
+from fedfilt.flower.home import clock_of
 from fedfilt.home.topics import room_state
 from helpers import call, command, until
 
 SOURCE = '[source]\nname = "replay"\nfile = "now.csv"\nagain = true\n'
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (5, "[clock] must say speed and origin, got 5"),
+        ({"speed": 500.0}, "[clock] must say speed and origin"),
+        ({"speed": 500.0, "origin": 1.7e9, "start": 1}, "unknown key of [clock] 'start'"),
+        ({"speed": 0, "origin": 1.7e9}, "clock.speed must be a finite number > 0"),
+        ({"speed": "fast", "origin": 1.7e9}, "clock.speed must be a finite number > 0"),
+        ({"speed": 1e9, "origin": 1.7e9}, "<= 10000, got 1000000000.0"),
+        ({"speed": 500.0, "origin": "today"}, "clock.origin must be a finite number"),
+        ({"speed": 500.0, "origin": 0}, "clock.origin must be when the rehearsal begins"),
+        ({"speed": 500.0, "origin": 1e10}, "clock.origin must be when the rehearsal begins"),
+    ],
+)
+def test_a_clock_that_cannot_be_is_refused(given, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        clock_of({"clock": given})
 
 
 @needs_mosquitto

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedfilt._checks import check_count
+from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._files import locked
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import address
@@ -22,11 +22,13 @@ from fedfilt.home.decider import Decider, last_will
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge
 from fedfilt.home.mqtt import SESSION, Keys, Mqtt
 from fedfilt.home.rooms import Voting
+from fedfilt.home.stream import LATEST
 from fedfilt.home.topics import Topics
 
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
 EDGE, PEOPLE = "edge", "people"
+FASTEST = 10_000.0  # times as fast as real life
 
 
 def settings(folder: Path) -> Table:
@@ -39,6 +41,31 @@ def settings(folder: Path) -> Table:
     if missing:
         raise ValueError(f"{folder / 'home.toml'} must say {', '.join(missing)}")
     return table
+
+
+def clock_of(table: Table) -> Clock:
+    """The clock that a home.toml asks for: the machine's, or with a [clock] a faster one, to rehearse.
+
+    >>> clock_of({}).speed, clock_of({"clock": {"speed": 500.0, "origin": 1.7e9}}).speed
+    (1.0, 500.0)
+    """
+    given = table.get("clock")
+    if given is None:
+        return Clock()
+    if not isinstance(given, dict) or not {"speed", "origin"} <= set(given):
+        raise ValueError(f"[clock] must say speed and origin, got {given!r}")
+    for key in given:
+        check_choice("key of [clock]", key, ("speed", "origin"))
+    clock = Clock(
+        check_number("clock.speed", given["speed"], 0, FASTEST, above=True),
+        origin=check_number("clock.origin", given["origin"], 0, LATEST),
+    )
+    if not 0 <= clock.now() <= LATEST:
+        raise ValueError(
+            f"clock.origin must be when the rehearsal begins, in seconds since 1970, got {given['origin']:g}: at that "
+            "speed it would be long over, or long to come"
+        )
+    return clock
 
 
 def connect(
@@ -54,7 +81,7 @@ def connect(
 def keep_home(folder: Path) -> None:
     """Be the edge server of a home until told to stop; what happens goes to the folder `home` in the given one."""
     table = settings(folder)
-    topics, files = Topics(table["home"]), folder / "home"
+    topics, files, clock = Topics(table["home"]), folder / "home", clock_of(table)
     try:
         voting = Voting(**table.get("vote", {}))
         labels, devices = list(table["labels"]), dict(table["devices"])
@@ -67,7 +94,7 @@ def keep_home(folder: Path) -> None:
         try:
             edge = Edge(
                 bus,
-                Clock(),
+                clock,
                 topics,
                 labels,
                 devices,
@@ -103,12 +130,12 @@ def deciding(folder: Path) -> Iterator[None]:
     table, device = settings(folder), Device.read(folder)
     if device.source is None:
         raise ValueError("a device decides on what it senses only with own data")
-    name, topics, stop = table["device"], Topics(table["home"]), threading.Event()
+    name, topics, clock, stop = table["device"], Topics(table["home"]), clock_of(table), threading.Event()
     bus = connect(folder, name, will=last_will(topics, name), session=SESSION)
     try:
         making = device.source.making
         trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
-        decider = Decider(folder, making, trainer, bus, topics, name, table["room"])
+        decider = Decider(folder, making, trainer, bus, topics, name, table["room"], clock)
         thread = threading.Thread(target=decider.live, args=(stop,), daemon=True)
         if decider.settings.source:
             thread.start()
