@@ -186,6 +186,33 @@ def test_a_correction_keeps_the_windows_of_that_time(tmp_path, caplog):
     assert "has no windows of the time that is said to be rest" in caplog.text
 
 
+def test_windows_that_are_cut_after_the_correction_are_kept_too(tmp_path, caplog):
+    (tmp_path / "own.toml").write_text("[decide]\nper_label = 3")
+    keep(tmp_path)
+    home, windows = Home(tmp_path), some(20)
+    for window in windows[:4]:
+        home.decider.decide(window)
+    home.correct("rest", 1e6 + 1.5, 1e6 + 7)  # windows 2 and 3, and two more that are still to come
+    home.correct("cook", 1e6 + 4.5, 1e6 + 12)  # 3 and 4 lie across its begin; 5 to 10 are inside
+    assert "has no windows of the time that is said to be cook" in caplog.text
+    for window in windows[4:]:
+        home.decider.decide(window)
+    kept = home.decider.corrections.read()
+    found = dict(zip((kept.time[:, 0] - 1e6).tolist(), kept.y.tolist(), strict=True))
+    assert found == {2: "rest", 8: "cook", 9: "cook", 10: "cook"}
+    np.testing.assert_array_equal(kept.x, [windows[int(begin)].values for begin in found])
+
+
+def test_windows_of_a_clock_that_was_set_back_are_of_another_time(tmp_path):
+    keep(tmp_path)
+    home = Home(tmp_path)
+    home.decider.decide(some(1)[0])
+    home.correct("rest", 1e6, 1e6 + 10)
+    for window in some(8, start=1e6 - 5):
+        home.decider.decide(window)
+    assert len(home.decider.corrections.read().y) == 1
+
+
 def test_corrections_that_are_refused(tmp_path, caplog):
     keep(tmp_path)
     home = Home(tmp_path)

@@ -19,10 +19,10 @@ from fedfilt.data.own import SEEN, BadData, Making, owner, seen_by
 from fedfilt.data.windows import Scaling, Seen
 from fedfilt.home.bus import Bus
 from fedfilt.home.clock import Clock
-from fedfilt.home.corrections import Corrections
+from fedfilt.home.corrections import Corrections, label_of
 from fedfilt.home.readings import Complaints, Source, source_of
 from fedfilt.home.stream import Stream, Window
-from fedfilt.home.topics import BadMessage, Decision, Status, Topics, status, written
+from fedfilt.home.topics import BadMessage, Correction, Decision, Status, Topics, status, written
 from fedfilt.home.topics import correction as parsed
 from fedfilt.training.trainer import Trainer
 
@@ -30,6 +30,7 @@ log = logging.getLogger("fedfilt")
 
 EXPIRES = 60.0  # seconds after which a decision is of no use to anybody
 MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
+MOST_SAID = 100  # corrections in memory
 AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
 TELL = 300.0  # seconds after which a status is said again: a broker may have lost it
 TIDY = 3600.0  # seconds between two looks for corrections that are too old
@@ -104,6 +105,7 @@ class Decider:
         self._tidied = self.clock.now()
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
+        self._recent: deque[Correction] = deque(maxlen=MOST_SAID)  # the newest last
         # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile
         self._lock, self._looking = threading.Lock(), threading.Lock()
         self.look()
@@ -139,10 +141,15 @@ class Decider:
     def decide(self, window: Window) -> Array | None:
         """(labels,) what the newest model thinks of a window, which is also published; None without a model."""
         with self._lock:
+            if self._windows and window.begin < self._windows[-1].begin:
+                self._recent.clear()  # the clock was set back, and they are of another time
+            late = label_of(window, self._recent)
             self._windows.append(window)
             oldest = window.end - 60 * self.settings.decide.keep_minutes
             while not oldest <= self._windows[0].begin <= window.end and len(self._windows) > 1:
                 self._windows.popleft()  # too old, or of a time before the clock was set back
+        if late:  # people were faster than this device
+            self._keep(lambda: self.corrections.add_late(window, lambda: self._label_of(window)))
         new = Seen.of(window.values[None])
         self.seen = new if self.seen is None else self.seen.and_then(new)
         if self.seen.windows >= max(10, 1.5 * self._counted):
@@ -221,9 +228,14 @@ class Decider:
             self.complaints("correction", "a correction is refused: %s", error)
             return
         with self._lock:
+            self._recent.append(correction)
             windows = list(self._windows)
         if self._keep(lambda: self.corrections.add(correction, windows)) == 0:
             log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+
+    def _label_of(self, window: Window) -> str:
+        with self._lock:
+            return label_of(window, self._recent)
 
     def _keep(self, change: Callable[[], int]) -> int | None:
         """Change what is on disk; None if that cannot be done."""
