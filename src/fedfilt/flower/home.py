@@ -20,10 +20,11 @@ from fedfilt.flower.device import Device
 from fedfilt.home.clock import Clock
 from fedfilt.home.decider import Decider, last_will
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge
-from fedfilt.home.mqtt import SESSION, Keys, Mqtt
+from fedfilt.home.mqtt import Keys, Mqtt
 from fedfilt.home.rooms import Voting
 from fedfilt.home.stream import LATEST
-from fedfilt.home.topics import Topics
+from fedfilt.home.topics import Correction, Topics, written
+from fedfilt.home.topics import correction as parsed
 
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
@@ -68,14 +69,12 @@ def clock_of(table: Table) -> Clock:
     return clock
 
 
-def connect(
-    folder: Path, name: str, file: str = "client", will: tuple[str, bytes] | None = None, session: int = 0
-) -> Mqtt:
+def connect(folder: Path, name: str, file: str = "client", will: tuple[str, bytes] | None = None) -> Mqtt:
     """Join the bus of the home that a folder belongs to, with the keys in its `mqtt` folder."""
     table = settings(folder)
     where = address(table["broker"])
     keys = Keys.of(folder / "mqtt", file) if table["tls"] else None
-    return Mqtt(where.host, where.port, name, keys=keys, will=will, session=session)
+    return Mqtt(where.host, where.port, name, keys=keys, will=will)
 
 
 def keep_home(folder: Path) -> None:
@@ -131,7 +130,7 @@ def deciding(folder: Path) -> Iterator[None]:
     if device.source is None:
         raise ValueError("a device decides on what it senses only with own data")
     name, topics, clock, stop = table["device"], Topics(table["home"]), clock_of(table), threading.Event()
-    bus = connect(folder, name, will=last_will(topics, name), session=SESSION)
+    bus = connect(folder, name, will=last_will(topics, name))
     try:
         making = device.source.making
         trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
@@ -147,23 +146,36 @@ def deciding(folder: Path) -> Iterator[None]:
         bus.close()
 
 
-def label(folder: Path, room: str, name: str, seconds: float) -> None:
-    """Tell the edge server of a home what a room was doing."""
+def label(folder: Path, room: str, said: Correction) -> list[str]:
+    """Tell the edge server of a home what a room was doing; the devices that it has passed this on to."""
     table = settings(folder)
     rooms = sorted(set(table.get("devices", {}).values()))
-    if name not in table.get("labels", ()):
-        raise ValueError(f"unknown label {name!r} (allowed: {', '.join(table.get('labels', ()))})")
+    if said.label not in table.get("labels", ()):
+        raise ValueError(f"unknown label {said.label!r} (allowed: {', '.join(table.get('labels', ()))})")
     topics = Topics(table["home"])
     if topics.parsed(topics.label(room)) is None:
         raise ValueError(f"unknown room {room!r}; there are {', '.join(rooms)}")
-    bus, there = connect(folder, PEOPLE, PEOPLE), threading.Event()
+    bus, there, answered = connect(folder, PEOPLE, PEOPLE), threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def answer(_: str, content: bytes) -> None:
+        if parsed(content, table["labels"]) == said:
+            told.extend(map(str, json.loads(content)["devices"]))
+            answered.set()
+
     try:
+        bus.subscribe(topics.corrected(room), answer, retained=False)
         bus.subscribe(topics.edge, lambda _, content: there.set() if content == ONLINE else None)
         end = time.monotonic() + PATIENCE
         if not bus.wait(PATIENCE):
             raise ValueError(f"the broker at {table['broker']} cannot be reached")
         if not there.wait(end - time.monotonic()):
             raise ValueError("the edge server of the home does not run: fedfilt home run")
-        bus.publish(topics.label(room), json.dumps({"label": name, "seconds": seconds}).encode())
+        bus.publish(topics.label(room), written(said))
+        if not answered.wait(PATIENCE):
+            raise ValueError("the edge server of the home does not answer; say it again")
+        if not told:
+            raise ValueError(f"no device was in {room!r} then; there are {', '.join(rooms)}")
+        return told
     finally:
         bus.close()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -226,12 +227,22 @@ class Decider:
             correction = parsed(content, self.making.labels)
         except BadMessage as error:
             self.complaints("correction", "a correction is refused: %s", error)
+            self.bus.publish(self.topics.kept(self.name), content)  # so that others can follow
             return
         with self._lock:
-            self._recent.append(correction)
+            again = correction in self._recent  # it is said until the edge server knows that it is kept
+            if not again:
+                self._recent.append(correction)
             windows = list(self._windows)
-        if self._keep(lambda: self.corrections.add(correction, windows)) == 0:
-            log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+        if not again:
+            count = self._keep(lambda: self.corrections.add(correction, windows))
+            if count is None:
+                with self._lock, suppress(ValueError):
+                    self._recent.remove(correction)
+                return
+            if not count:
+                log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+        self.bus.publish(self.topics.kept(self.name), content)
 
     def _label_of(self, window: Window) -> str:
         with self._lock:
