@@ -76,10 +76,10 @@ class Heard(list):
 
     def __init__(self, bus, pattern, **options):
         super().__init__()
-        answered = threading.Event()
-        bus._client.on_subscribe = lambda *_: answered.set()
+        self.listens = threading.Event()
+        bus._client.on_subscribe = lambda *_: self.listens.set()
         bus.subscribe(pattern, lambda topic, content: self.append((topic, content)), **options)
-        assert answered.wait(WAIT)  # what others publish from now on is heard
+        assert self.listens.wait(WAIT)  # what others publish from now on is heard
 
     def wait(self, topic, content=None, what="a message"):
         until(lambda: any(t == topic and content in (None, c) for t, c in self), f"{what} on {topic}", WAIT)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("flwr")
 
 from deployments import DEALT, alive, below, check_result, deployed, metrics, own_experiment, written
+from fedfilt.flower.deploy import serve
 from fedfilt.flower.deploy.supervise import environment
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import load
@@ -120,3 +121,17 @@ def test_supervisors_are_small(modules, unwanted):
     code = f"import sys, {modules}; print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_log_to_which_another_process_appends_stays_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(serve, "MOST_LOG", 100)
+    path = tmp_path / "superlink.log"
+    serve.bound(path)
+    with path.open("ab", buffering=0) as stream:
+        for number in range(100):
+            stream.write(b"line %03d\n" % number)
+            serve.bound(path)
+    assert path.stat().st_size <= 100
+    older = (tmp_path / "superlink.1.log").read_text()
+    assert (older + path.read_text()).endswith("line 097\nline 098\nline 099\n")
+    assert len(older) < 120

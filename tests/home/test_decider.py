@@ -187,14 +187,53 @@ def test_a_correction_keeps_the_windows_of_that_time(tmp_path, caplog):
     assert "has no windows of the time that is said to be rest" in caplog.text
 
 
-def test_corrections_that_are_refused(tmp_path, caplog):
+def test_windows_that_are_cut_after_the_correction_are_kept_too(tmp_path, caplog):
+    (tmp_path / "own.toml").write_text("[decide]\nper_label = 3")
+    keep(tmp_path)
+    home, windows = Home(tmp_path), some(20)
+    for window in windows[:4]:
+        home.decider.decide(window)
+    home.correct("rest", 1e6 + 1.5, 1e6 + 7)  # windows 2 and 3, and two more that are still to come
+    home.correct("cook", 1e6 + 4.5, 1e6 + 12)  # 3 and 4 lie across its begin; 5 to 10 are inside
+    assert "has no windows of the time that is said to be cook" in caplog.text
+    for window in windows[4:]:
+        home.decider.decide(window)
+    kept = home.decider.corrections.read()
+    found = dict(zip((kept.time[:, 0] - 1e6).tolist(), kept.y.tolist(), strict=True))
+    assert found == {2: "rest", 8: "cook", 9: "cook", 10: "cook"}
+    np.testing.assert_array_equal(kept.x, [windows[int(begin)].values for begin in found])
+
+
+def test_a_correction_that_comes_twice_does_not_undo_a_later_one(tmp_path):
     keep(tmp_path)
     home = Home(tmp_path)
+    for window in some(4):
+        home.decider.decide(window)
+    for label in ("rest", "cook", "rest"):
+        home.correct(label, 1e6, 1e6 + 10 + (label == "cook"))
+    assert set(home.decider.corrections.read().y) == {"cook"}
+
+
+def test_windows_of_a_clock_that_was_set_back_are_of_another_time(tmp_path):
+    keep(tmp_path)
+    home = Home(tmp_path)
+    home.decider.decide(some(1)[0])
+    home.correct("rest", 1e6, 1e6 + 10)
+    for window in some(8, start=1e6 - 5):
+        home.decider.decide(window)
+    assert len(home.decider.corrections.read().y) == 1
+
+
+def test_corrections_that_are_refused(tmp_path, caplog):
+    keep(tmp_path)
+    home, done = Home(tmp_path), []
+    home.bus.subscribe(TOPICS.kept("watch"), lambda _, content: done.append(content))
     home.decider.decide(some(1)[0])
     for _ in range(10):
         home.correct("dance", 0, 2e6)
         home.correct("rest", 2e6, 0)
     home.bus.publish(TOPICS.correction("watch"), b"\x00")
+    assert len(done) == 21, "and others can follow"
     assert not list((tmp_path / "data").iterdir())
     assert len(caplog.records) == 1
     assert "a correction is refused: label must be one of walk, rest, cook" in caplog.text
@@ -208,12 +247,18 @@ def test_a_full_disk_is_one_line(tmp_path, caplog, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    kept: list[bytes] = []
+    home.bus.subscribe(TOPICS.kept("watch"), lambda _, content: kept.append(content))
     monkeypatch.setattr(corrections_module, "write_atomically", full)
     for _ in range(3):
         home.correct("rest", 0, 2e6)
+    assert not kept
     assert [record.getMessage() for record in caplog.records] == [
         "watch: the disk cannot be written: No space left on device"
     ]
+    monkeypatch.undo()
+    home.correct("rest", 0, 2e6)  # it is said until it is kept
+    assert len(kept) == len(home.decider.corrections.read().y) == 1
     assert home.decider.decide(some(1)[0]) is not None
 
 

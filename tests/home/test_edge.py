@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedfilt.home import assistant
+from fedfilt.home import assistant, outbox
 from fedfilt.home import edge as edges
 from fedfilt.home.bus import Memory
 from fedfilt.home.clock import Clock
@@ -36,9 +36,15 @@ class Home:
     def __init__(self, folder=None, devices=DEVICES, bus=None, **options):
         self.bus, self.clock, self.heard = bus or Memory(), Hand(), []
         self.bus.subscribe("#", lambda topic, content: self.heard.append((topic, content)))
+        self.answers = True
+        self.bus.subscribe(TOPICS.correction("+"), self.answer)
         voting = options.pop("voting", Voting(gather_seconds=0.0))
         member = self.bus.member((TOPICS.edge, OFFLINE))
         self.edge = Edge(member, self.clock, TOPICS, LABELS, devices, voting=voting, folder=folder, **options)
+
+    def answer(self, topic, content):
+        if self.answers:
+            self.bus.publish(TOPICS.kept(topic.split("/")[3]), content)
 
     def online(self, *names, **about):
         for name in names:
@@ -99,6 +105,86 @@ def test_a_correction_goes_to_the_devices_of_the_room_and_to_no_other(tmp_path):
     ]
 
 
+def test_a_correction_may_say_from_when_to_when_and_is_answered(tmp_path):
+    home = Home(tmp_path / "home")
+    home.online(*DEVICES)
+    said = Correction("cook", 400.25, 410.5)
+    home.bus.publish(TOPICS.label("kitchen"), written(said))
+    home.edge.step()
+    assert home.corrections() == {"watch": said, "phone": said}
+    assert json.loads(home.last(TOPICS.corrected("kitchen"))) == {**said._asdict(), "devices": ["watch", "phone"]}
+    home.heard.clear()
+    home.clock.time += 100
+    home.online("band", room="kitchen")
+    home.bus.publish(TOPICS.label("kitchen"), written(said))
+    home.edge.step()
+    assert set(home.corrections()) == {"watch", "phone"}, "the band was elsewhere then"
+    home.bus.publish(TOPICS.label("bath"), written(said))
+    home.edge.step()
+    assert json.loads(home.last(TOPICS.corrected("bath")))["devices"] == []
+
+
+def test_a_correction_is_said_until_it_is_kept_and_one_after_the_other(tmp_path, monkeypatch):
+    home = Home(tmp_path)
+    home.online(*DEVICES)
+    home.answers = False
+    said = [Correction(label, 990.0, 995.0) for label in ("walk", "cook")]
+    for one in said:
+        home.bus.publish(TOPICS.label("bath"), written(one))
+    home.edge.step()
+    home.edge.step()
+    told = [content for topic, content in home.heard if topic == TOPICS.correction("band")]
+    assert told == [written(said[0])], "once, and nothing else before it is kept"
+    for other in (Correction("rest", 990.0, 995.0), said[1]):
+        home.bus.publish(TOPICS.kept("band"), written(other))  # not what it was told
+        home.edge.step()
+    assert home.corrections() == {"band": said[0]}
+    home.heard.clear()
+    home.online("band")  # it has come back
+    assert home.corrections() == {"band": said[0]}
+    home.heard.clear()
+    monkeypatch.setattr(edges, "SEND_AGAIN", -1.0)
+    home.edge.step()  # a while later
+    assert home.corrections() == {"band": said[0]}
+    monkeypatch.undo()
+    home.heard.clear()
+    again = Home(tmp_path)  # the edge server was killed, and the device answers
+    again.edge.step()
+    again.edge.step()
+    told = [content for topic, content in again.heard if topic == TOPICS.correction("band")]
+    assert told == [written(one) for one in said]
+    assert json.loads((tmp_path / "waiting.json").read_text()) == {}
+
+
+def test_what_waits_for_a_device_is_bounded(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(outbox, "MOST", 3)
+    home = Home(tmp_path)
+    home.online(*DEVICES)
+    home.answers = False
+    for number in range(5):
+        home.bus.publish(TOPICS.label("bath"), written(Correction("walk", 990.0, 991.0 + number)))
+        home.edge.step()
+    waiting = json.loads((tmp_path / "waiting.json").read_text())["band"]
+    assert [one["end"] for one in waiting] == [993.0, 994.0, 995.0]
+    assert "3 corrections wait for band; the oldest is dropped" in caplog.text
+    home.clock.time += outbox.KEPT_SECONDS + 10
+    for _ in range(3):
+        home.edge.step()
+    assert json.loads((tmp_path / "waiting.json").read_text()) == {}
+    assert "waited too long for band" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"band": 5}', '{"band": [{"label": "dance", "begin": 0, "end": 1}]}', "\0"]
+)
+def test_what_waits_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
+    (tmp_path / "waiting.json").write_text(text)
+    home = Home(tmp_path)
+    home.online(*DEVICES)
+    assert not home.corrections()
+    assert "cannot be read, and is not used" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("room", "content"),
     [
@@ -110,6 +196,11 @@ def test_a_correction_goes_to_the_devices_of_the_room_and_to_no_other(tmp_path):
         ("kitchen", b'{"label": "walk", "seconds": -1}'),
         ("kitchen", b'{"label": "walk", "seconds": 1e9}'),
         ("kitchen", b'{"label": ["walk"]}'),
+        ("kitchen", b'{"label": "walk", "begin": 990, "end": "now"}'),
+        ("kitchen", b'{"label": "walk", "begin": 990, "end": 980}'),
+        ("kitchen", b'{"label": "walk", "begin": 990, "end": 1010}'),
+        ("kitchen", b'{"label": "walk", "begin": -9000, "end": 990}'),
+        ("kitchen", b'{"label": "walk", "begin": -99010, "end": -99000}'),
         ("attic", b"walk"),
     ],
 )

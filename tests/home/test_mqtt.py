@@ -150,49 +150,52 @@ def test_wills_expiry_and_sizes(broker):
 
 
 @needs_mosquitto
-@pytest.mark.slow(6)
-def test_a_broker_that_is_killed_and_comes_back(broker, caplog):
+@pytest.mark.slow(12)
+def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "fedfilt")
-    edge = broker.edge(will=(TOPICS.edge, OFFLINE), session=3600)
-    watch = broker.device("device-000", session=3600)
+    edge, watch = broker.edge(will=(TOPICS.edge, OFFLINE)), broker.device("device-000")
     edge.publish(TOPICS.edge, ONLINE, retain=True)
     at_edge, at_watch = Heard(edge, TOPICS.decision("+")), Heard(watch, TOPICS.correction("device-000"))
     watch.publish(TOPICS.decision("device-000"), b"0")
     at_edge.wait(TOPICS.decision("device-000"), b"0")
-    broker.save()
-    broker.kill()
-    until(lambda: not (edge.wait(0) or watch.wait(0)), "both notice")
+
+    def away(sender, heard):
+        """Kill the broker, and give what is sent meanwhile to those who are back before the sender is."""
+
+        def not_yet():
+            raise OSError("not yet")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sender._client, "reconnect", not_yet)
+            broker.kill()
+            until(lambda: not (edge.wait(0) or watch.wait(0)), "both notice")
+            heard.listens.clear()
+            yield
+            broker.start()
+            assert heard.listens.wait(60)
+        yield
+
+    gone = away(watch, at_edge)
+    next(gone)
     for number in range(1, MOST_WAITING + 11):
         watch.publish(TOPICS.decision("device-000"), b"%d" % number)
+    next(gone)
+    at_edge.wait(TOPICS.decision("device-000"), b"%d" % (MOST_WAITING + 10))
+    assert watch.dropped == {"too many waited for the broker": 10}
+    gone = away(edge, at_watch)
+    next(gone)
     edge.publish(TOPICS.correction("device-000"), b"old", expires=0.01)
     edge.publish(TOPICS.correction("device-000"), b"kept", expires=600)
-    broker.start()
-    at_edge.wait(TOPICS.decision("device-000"), b"%d" % (MOST_WAITING + 10))
+    next(gone)
     at_watch.wait(TOPICS.correction("device-000"), b"kept")
-    assert watch.dropped == {"too many waited for the broker": 10}
     assert edge.dropped == {"expired before the broker was there": 1}
     assert (TOPICS.correction("device-000"), b"old") not in at_watch
     person = broker.client("server/mqtt", "people", "people")
     seen = Heard(person, TOPICS.edge)
     until(lambda: seen and seen[-1][1] == ONLINE, "the edge server is online again")
-    for line in ("is gone", "messages were dropped: 1 "):
-        assert caplog.text.count(line) == 2, caplog.text  # one of each of the two clients
+    for line, count in (("is gone", 4), ("messages were dropped: 1 ", 2)):  # by both clients, twice and once
+        assert caplog.text.count(line) == count, caplog.text
     for bus in (edge, watch, person):
-        bus.close()
-
-
-@needs_mosquitto
-@pytest.mark.slow(4)
-def test_a_device_gets_what_it_missed(broker):
-    edge, watch = broker.edge(), broker.device("device-000", session=3600)
-    Heard(watch, TOPICS.correction("device-000"))
-    watch.close()
-    edge.publish(TOPICS.correction("device-000"), b"while away", expires=600)
-    back = broker.device("device-000", session=3600)
-    quiet(0.5)  # it has come, before anybody here could take it
-    heard = Heard(back, TOPICS.correction("device-000"))
-    heard.wait(TOPICS.correction("device-000"), b"while away")
-    for bus in (edge, back):
         bus.close()
 
 
@@ -208,6 +211,7 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
     person = broker.client("assistant", "homeassistant")
     rooms, edge = Heard(person, TOPICS.state("+")), Heard(person, TOPICS.edge)
     edge.wait(TOPICS.edge, ONLINE)
+    watch.subscribe(TOPICS.correction("device-000"), lambda _, said: watch.publish(TOPICS.kept("device-000"), said))
     watch.publish(TOPICS.status("device-000"), written(Status(online=True)), retain=True)
     watch.publish(TOPICS.decision("device-000"), written(Decision(time.time(), 3, (0.1, 0.8, 0.1))))
     rooms.wait(TOPICS.state("kitchen"))
@@ -219,11 +223,20 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
     at_watch.wait(TOPICS.correction("device-000"))
     told = correction(at_watch[0][1], LABELS)
     assert (told.label, round(told.end - told.begin)) == ("sleeping", 60)
+    assert "told device-000, device-001" in done.stdout
+    done = call("home", "label", "kitchen", "ironing", "--last", "5s", "--ago", "1h", "--folder", building / "server")
+    assert done.returncode == 0, done.stderr
+    until(lambda: len(at_watch) == 2, "another correction")
+    earlier = correction(at_watch[1][1], LABELS)
+    assert round(earlier.end - earlier.begin) == 5
+    assert 3500 < told.end - earlier.end <= 3600
     assert not at_band
     for words, said in (
         (("kitchen", "flying"), "unknown label 'flying'"),
         (("kitchen", "sleeping", "--last", "soon"), "--last must be a time"),
         (("a/b", "sleeping"), "unknown room"),
+        (("attic", "sleeping"), "no device was in 'attic' then; there are bath, kitchen"),
+        (("kitchen", "sleeping", "--ago", "2d"), "--ago must be a time of at most 86400 s"),
     ):
         done = call("home", "label", *words, "--folder", building / "server")
         assert (done.returncode, said in done.stderr) == (1, True), done.stderr
@@ -232,7 +245,7 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
     process.terminate()
     assert process.wait(60) == 0, log.read_text()
     edge.wait(TOPICS.edge, OFFLINE)
-    assert (building / "server" / "home" / "corrections.jsonl").read_text().count("\n") == 1
+    assert (building / "server" / "home" / "corrections.jsonl").read_text().count("\n") == 2
     for bus in (watch, band, person):
         bus.close()
 

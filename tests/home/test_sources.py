@@ -255,6 +255,41 @@ def test_a_recording_again_and_again_until_it_is_stopped(tmp_path):
     assert list(slow) == []
 
 
+class Hand(Clock):
+    """A clock on which only waiting takes time."""
+
+    def __init__(self, time):
+        super().__init__(2.0)
+        self.time = time
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds, stop=None):
+        self.time += seconds
+        return stop is None or not stop.is_set()
+
+
+def test_a_recording_at_its_own_times_goes_on_where_it_should_be(tmp_path):
+    times = 1e9 + np.concatenate([np.arange(10), 5000 + np.arange(10)]) / 10
+    values = np.arange(40.0).reshape(20, 2)
+    np.savez(tmp_path / "a.npz", time=times, values=values)
+    source = source_of({"name": "replay", "file": "a.npz", "at": "time"}, tmp_path)
+    for start, first in ((1e9 - 60, 0), (1e9, 0), (times[3], 3), (times[3] + 0.01, 4), (1e9 + 9, 10), (1e9 + 501, 20)):
+        clock = Hand(float(start))
+        got = list(source.readings(MAKING, Memory(), clock, threading.Event()))
+        assert [one.time for one in got] == times[first:].tolist(), "to the last bit"
+        assert [one.values.tolist() for one in got] == values[first:].tolist(), "what is past is passed over"
+        assert clock.time == pytest.approx(max(times[-1], start))
+
+
+def test_a_recording_at_its_own_times_is_not_played_again():
+    with pytest.raises(ValueError, match="unknown at 'noon'"):
+        Replay("a.npz", at="noon")
+    with pytest.raises(ValueError, match="cannot be played again"):
+        Replay("a.npz", at="time", again=True)
+
+
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [

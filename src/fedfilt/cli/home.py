@@ -85,16 +85,21 @@ def _rooms(given: list[str] | None) -> dict[str, str]:
 def home_label(
     room: Annotated[str, typer.Argument(help="Room to correct.", show_default=False)],
     label: Annotated[str, typer.Argument(help="What it is doing.", show_default=False)],
-    last: Annotated[str, typer.Option(help="Since when: a time in s, min or h.")] = "30s",
+    last: Annotated[str, typer.Option(help="For how long: a time in s, min or h.")] = "30s",
+    ago: Annotated[str, typer.Option(help="When that ended: a time in s, min or h.", show_default="now")] = "",
     folder: Annotated[Path, typer.Option(help="Folder of the edge server.")] = Path("building/server"),
 ) -> None:
     """Say what a room was doing: its devices keep their windows of that time with this label."""
     with _errors():
         from fedfilt._checks import check_span
+        from fedfilt.flower.home import clock_of, settings
         from fedfilt.flower.home import label as say
+        from fedfilt.home.topics import Correction
 
-        say(folder, room, label, check_span("--last", last, longest=3600))
-        print(f"{room}: {label} for the last {last}")
+        seconds = check_span("--last", last, longest=3600)
+        end = clock_of(settings(folder)).now() - (check_span("--ago", ago, longest=86_400) if ago else 0)
+        told = say(folder, room, Correction(label, end - seconds, end))
+        print(f"{room}: {label} for {last}{f', {ago} ago' if ago else ''}; told {', '.join(told)}")
 
 
 @contextmanager

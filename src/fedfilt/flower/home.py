@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedfilt._checks import check_count
+from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._files import locked
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import address
@@ -20,13 +20,16 @@ from fedfilt.flower.device import Device
 from fedfilt.home.clock import Clock
 from fedfilt.home.decider import Decider, last_will
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge
-from fedfilt.home.mqtt import SESSION, Keys, Mqtt
+from fedfilt.home.mqtt import Keys, Mqtt
 from fedfilt.home.rooms import Voting
-from fedfilt.home.topics import Topics
+from fedfilt.home.stream import LATEST
+from fedfilt.home.topics import Correction, Topics, written
+from fedfilt.home.topics import correction as parsed
 
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
 EDGE, PEOPLE = "edge", "people"
+FASTEST = 10_000.0  # times as fast as real life
 
 
 def settings(folder: Path) -> Table:
@@ -41,20 +44,43 @@ def settings(folder: Path) -> Table:
     return table
 
 
-def connect(
-    folder: Path, name: str, file: str = "client", will: tuple[str, bytes] | None = None, session: int = 0
-) -> Mqtt:
+def clock_of(table: Table) -> Clock:
+    """The clock that a home.toml asks for: the machine's, or with a [clock] a faster one, to rehearse.
+
+    >>> clock_of({}).speed, clock_of({"clock": {"speed": 500.0, "origin": 1.7e9}}).speed
+    (1.0, 500.0)
+    """
+    given = table.get("clock")
+    if given is None:
+        return Clock()
+    if not isinstance(given, dict) or not {"speed", "origin"} <= set(given):
+        raise ValueError(f"[clock] must say speed and origin, got {given!r}")
+    for key in given:
+        check_choice("key of [clock]", key, ("speed", "origin"))
+    clock = Clock(
+        check_number("clock.speed", given["speed"], 0, FASTEST, above=True),
+        origin=check_number("clock.origin", given["origin"], 0, LATEST),
+    )
+    if not 0 <= clock.now() <= LATEST:
+        raise ValueError(
+            f"clock.origin must be when the rehearsal begins, in seconds since 1970, got {given['origin']:g}: at that "
+            "speed it would be long over, or long to come"
+        )
+    return clock
+
+
+def connect(folder: Path, name: str, file: str = "client", will: tuple[str, bytes] | None = None) -> Mqtt:
     """Join the bus of the home that a folder belongs to, with the keys in its `mqtt` folder."""
     table = settings(folder)
     where = address(table["broker"])
     keys = Keys.of(folder / "mqtt", file) if table["tls"] else None
-    return Mqtt(where.host, where.port, name, keys=keys, will=will, session=session)
+    return Mqtt(where.host, where.port, name, keys=keys, will=will)
 
 
 def keep_home(folder: Path) -> None:
     """Be the edge server of a home until told to stop; what happens goes to the folder `home` in the given one."""
     table = settings(folder)
-    topics, files = Topics(table["home"]), folder / "home"
+    topics, files, clock = Topics(table["home"]), folder / "home", clock_of(table)
     try:
         voting, labels = Voting(**table.get("vote", {})), list(table["labels"])
         correct_seconds = table.get("correct_seconds", 30.0)
@@ -68,7 +94,7 @@ def keep_home(folder: Path) -> None:
         try:
             edge = Edge(
                 bus,
-                Clock(),
+                clock,
                 topics,
                 labels,
                 devices,
@@ -137,12 +163,12 @@ def deciding(folder: Path) -> Iterator[None]:
     table, device = settings(folder), Device.read(folder)
     if device.source is None:
         raise ValueError("a device decides on what it senses only with own data")
-    name, topics, stop = table["device"], Topics(table["home"]), threading.Event()
-    bus = connect(folder, name, will=last_will(topics, name), session=SESSION)
+    name, topics, clock, stop = table["device"], Topics(table["home"]), clock_of(table), threading.Event()
+    bus = connect(folder, name, will=last_will(topics, name))
     try:
         making = device.source.making
         trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
-        decider = Decider(folder, making, trainer, bus, topics, name, table["room"])
+        decider = Decider(folder, making, trainer, bus, topics, name, table["room"], clock)
         threading.Thread(target=decider.watch, args=(stop,), daemon=True).start()
         if decider.settings.source:
             threading.Thread(target=decider.live, args=(stop,), daemon=True).start()
@@ -154,23 +180,36 @@ def deciding(folder: Path) -> Iterator[None]:
         bus.close()
 
 
-def label(folder: Path, room: str, name: str, seconds: float) -> None:
-    """Tell the edge server of a home what a room was doing."""
+def label(folder: Path, room: str, said: Correction) -> list[str]:
+    """Tell the edge server of a home what a room was doing; the devices that it has passed this on to."""
     table = settings(folder)
     rooms = sorted(set(table.get("devices", {}).values()))
-    if name not in table.get("labels", ()):
-        raise ValueError(f"unknown label {name!r} (allowed: {', '.join(table.get('labels', ()))})")
+    if said.label not in table.get("labels", ()):
+        raise ValueError(f"unknown label {said.label!r} (allowed: {', '.join(table.get('labels', ()))})")
     topics = Topics(table["home"])
     if topics.parsed(topics.label(room)) is None:
         raise ValueError(f"unknown room {room!r}; there are {', '.join(rooms)}")
-    bus, there = connect(folder, PEOPLE, PEOPLE), threading.Event()
+    bus, there, answered = connect(folder, PEOPLE, PEOPLE), threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def answer(_: str, content: bytes) -> None:
+        if parsed(content, table["labels"]) == said:
+            told.extend(map(str, json.loads(content)["devices"]))
+            answered.set()
+
     try:
+        bus.subscribe(topics.corrected(room), answer, retained=False)
         bus.subscribe(topics.edge, lambda _, content: there.set() if content == ONLINE else None)
         end = time.monotonic() + PATIENCE
         if not bus.wait(PATIENCE):
             raise ValueError(f"the broker at {table['broker']} cannot be reached")
         if not there.wait(end - time.monotonic()):
             raise ValueError("the edge server of the home does not run: fedfilt home run")
-        bus.publish(topics.label(room), json.dumps({"label": name, "seconds": seconds}).encode())
+        bus.publish(topics.label(room), written(said))
+        if not answered.wait(PATIENCE):
+            raise ValueError("the edge server of the home does not answer; say it again")
+        if not told:
+            raise ValueError(f"no device was in {room!r} then; there are {', '.join(rooms)}")
+        return told
     finally:
         bus.close()

@@ -7,6 +7,9 @@ import time
 class Clock:
     """Seconds since 1970 as the home counts them; with a `speed`, they pass that many times as fast from now on.
 
+    With an `origin` they do so from that time on by the machine's clock. All processes with the same speed and origin
+    agree on the time, and so does one that was started again.
+
     >>> clock = Clock(speed=1000.0, start=0.0)
     >>> clock.sleep(20.0)
     True
@@ -14,8 +17,8 @@ class Clock:
     True
     """
 
-    def __init__(self, speed: float = 1.0, start: float | None = None) -> None:
-        self.speed = speed
+    def __init__(self, speed: float = 1.0, start: float | None = None, origin: float | None = None) -> None:
+        self.speed, self._origin = speed, origin
         self._zero = time.time() if start is None else start
         self._since = time.monotonic()
 
@@ -23,6 +26,8 @@ class Clock:
         """The time at home. At speed 1 it follows the machine's clock, also when that is set."""
         if self.speed == 1.0:
             return time.time()
+        if self._origin is not None:
+            return self._origin + self.speed * (time.time() - self._origin)
         return self._zero + self.speed * (time.monotonic() - self._since)
 
     def sleep(self, seconds: float, stop: threading.Event | None = None) -> bool:

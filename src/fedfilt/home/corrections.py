@@ -17,7 +17,7 @@ import io
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -84,21 +84,24 @@ class Corrections:
             across = ~within & (begin <= correction.end) & (correction.begin <= end)
             y = np.where(within, correction.label, kept.y)
             kept = kept._replace(y=y).take(~across | (y == correction.label))
-            known = {(begin, end) for begin, end in kept.time.tolist()}
-            new = [one for one in inside if (one.begin, one.end) not in known]
-            count = int(within.sum()) + len(new)
-            if new:
-                more = Kept(
-                    np.stack([one.values for one in new]),
-                    np.full(len(new), correction.label),
-                    np.array([(one.begin, one.end) for one in new]),
-                    np.full(len(new), -1),
-                )
-                kept = Kept(*(np.concatenate(pair) for pair in zip(kept, more, strict=True)))
-            return self._within_limits(kept)
+            more = _with(kept, inside, correction.label)
+            count = int(within.sum()) + len(more.y) - len(kept.y)
+            return self._within_limits(more)
 
         self._change(changed)
         return count
+
+    def add_late(self, window: Window, label: Callable[[], str]) -> int:
+        """Keep a window that is cut after people have spoken of its time, unless `label` gives none for it.
+
+        That is asked when no correction is being written. How many windows there are then.
+        """
+
+        def changed(kept: Kept) -> Kept:
+            given = label()
+            return self._within_limits(_with(kept, [window], given)) if given else kept
+
+        return self._change(changed)
 
     def tidy(self, now: float) -> int:
         """Remove what is too old; how many are left."""
@@ -179,6 +182,37 @@ def since_of(text: str, now: float) -> float:
         return now - check_span("since", text)
     except ValueError:
         raise ValueError(f"since must be such as 2d, 6h or 2026-05-01T12:00, got {text!r}") from None
+
+
+def label_of(window: Window, said: Iterable[Correction]) -> str:
+    """What a window is after all that was said, the newest last, as if it had been there; "" if nothing counts.
+
+    >>> said = [Correction("walk", 0, 9), Correction("rest", 5, 7)]
+    >>> [label_of(Window(begin, begin + 2, np.empty(0)), said) for begin in (2, 4, 5, 8)]
+    ['walk', '', 'rest', '']
+    """
+    label = ""
+    for one in said:
+        if one.begin <= window.begin and window.end <= one.end:
+            label = one.label
+        elif window.begin <= one.end and one.begin <= window.end and one.label != label:
+            label = ""
+    return label
+
+
+def _with(kept: Kept, windows: Sequence[Window], label: str) -> Kept:
+    """More windows, of those that are not known yet."""
+    known = {(begin, end) for begin, end in kept.time.tolist()}
+    new = [one for one in windows if (one.begin, one.end) not in known]
+    if not new:
+        return kept
+    more = Kept(
+        np.stack([one.values for one in new]),
+        np.full(len(new), label),
+        np.array([(one.begin, one.end) for one in new]),
+        np.full(len(new), -1),
+    )
+    return Kept(*(np.concatenate(pair) for pair in zip(kept, more, strict=True)))
 
 
 def parts(kept: Kept, making: Making) -> Array:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +19,10 @@ from fedfilt.data.own import SEEN, BadData, Making, owner, seen_by
 from fedfilt.data.windows import Scaling, Seen
 from fedfilt.home.bus import Bus
 from fedfilt.home.clock import Clock
-from fedfilt.home.corrections import FORGOTTEN, Corrections, forgotten_since
+from fedfilt.home.corrections import FORGOTTEN, Corrections, forgotten_since, label_of
 from fedfilt.home.readings import Complaints, Source, source_of
 from fedfilt.home.stream import Stream, Window
-from fedfilt.home.topics import BadMessage, Decision, Status, Topics, status, written
+from fedfilt.home.topics import BadMessage, Correction, Decision, Status, Topics, status, written
 from fedfilt.home.topics import correction as parsed
 from fedfilt.system.battery import battery
 from fedfilt.training import kept
@@ -31,6 +32,7 @@ log = logging.getLogger("fedfilt")
 
 EXPIRES = 60.0  # seconds after which a decision is of no use to anybody
 MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
+MOST_SAID = 100  # corrections in memory
 AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
 TELL = 300.0  # seconds after which a status is said again: a broker may have lost it
 TIDY = 3600.0  # seconds between two looks for corrections that are too old
@@ -98,6 +100,7 @@ class Decider:
         self._tidied = self.clock.now()
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
+        self._recent: deque[Correction] = deque(maxlen=MOST_SAID)  # the newest last
         # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile.
         # One is for what is kept in memory, the other, taken first, for the model and the trainer
         self._lock, self._looking = threading.Lock(), threading.Lock()
@@ -159,6 +162,9 @@ class Decider:
     def _remember(self, window: Window) -> None:
         """Keep a window for a while, and what it says about the device's sensors for good."""
         with self._lock:
+            if self._windows and window.begin < self._windows[-1].begin:
+                self._recent.clear()  # the clock was set back, and they are of another time
+            late = label_of(window, self._recent)
             self._windows.append(window)
             oldest = window.end - 60 * self.settings.decide.keep_minutes
             while not oldest <= self._windows[0].begin <= window.end and len(self._windows) > 1:
@@ -167,6 +173,8 @@ class Decider:
             self.seen = new if self.seen is None else self.seen.and_then(new)
             if self.seen.windows >= max(10, 1.5 * self._counted):
                 self._keep(self._keep_seen)
+        if late:  # people were faster than this device
+            self._keep(lambda: self.corrections.add_late(window, lambda: self._label_of(window)))
 
     def _forget(self) -> None:
         """Drop from memory what the owner has told this device to forget."""
@@ -175,9 +183,10 @@ class Decider:
             return
         self._forgotten, since = found, forgotten_since(self.folder)
         with self._lock:
-            left = [one for one in self._windows if one.end <= since]
-            self._windows.clear()
-            self._windows.extend(left)
+            for kept in (self._windows, self._recent):
+                left = [one for one in kept if one.end <= since]
+                kept.clear()
+                kept.extend(left)
             if since == -math.inf:
                 self.seen, self._counted = None, 0
 
@@ -240,12 +249,27 @@ class Decider:
             correction = parsed(content, self.making.labels)
         except BadMessage as error:
             self.complaints("correction", "a correction is refused: %s", error)
+            self.bus.publish(self.topics.kept(self.name), content)  # so that others can follow
             return
         self._forget()
         with self._lock:
+            again = correction in self._recent  # it is said until the edge server knows that it is kept
+            if not again:
+                self._recent.append(correction)
             windows = list(self._windows)
-        if self._keep(lambda: self.corrections.add(correction, windows)) == 0:
-            log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+        if not again:
+            count = self._keep(lambda: self.corrections.add(correction, windows))
+            if count is None:
+                with self._lock, suppress(ValueError):
+                    self._recent.remove(correction)
+                return
+            if not count:
+                log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+        self.bus.publish(self.topics.kept(self.name), content)
+
+    def _label_of(self, window: Window) -> str:
+        with self._lock:
+            return label_of(window, self._recent)
 
     def _keep(self, change: Callable[[], int]) -> int | None:
         """Change what is on disk; None if that cannot be done."""

@@ -6,6 +6,7 @@ What happens is also written to files in a folder, for those who look:
     decisions.jsonl     a line when a room's activity changes, and every minute in between
     devices.jsonl       a line when a device comes, goes, changes rooms or has a new model
     corrections.jsonl   a line for every correction
+    waiting.json        corrections that devices have not kept yet
 """
 
 import json
@@ -23,22 +24,24 @@ from fedfilt._types import Table
 from fedfilt.home import assistant
 from fedfilt.home.bus import Bus
 from fedfilt.home.clock import Clock
+from fedfilt.home.outbox import Outbox
 from fedfilt.home.rooms import UNKNOWN, Device, Household, Voting
-from fedfilt.home.topics import BadMessage, Correction, RoomState, Topics, decision, status, written
+from fedfilt.home.topics import BadMessage, Correction, RoomState, Topics, correction, decision, status, written
 
 log = logging.getLogger("fedfilt")
 
 ONLINE, OFFLINE = b"online", b"offline"
 LABEL_SECONDS = 30.0  # that a correction is about
 LONGEST_LABEL = 3600.0
-KEPT_SECONDS = 7 * 86_400.0  # a broker keeps a correction for a device that is away
+LONGEST_AGO = 86_400.0  # seconds since the end of what a correction is about; devices keep no more in memory
+SEND_AGAIN = 30.0  # seconds, of the machine's, after which a device that is there is told once more
 EXPIRE_SECONDS = 30.0  # after which what a room or a device said last is not shown any more
 SETTLE = 60.0  # seconds after the start in which devices say that they are there, before others' traces are removed
 MOST_LABELS = 100  # that wait
 MOST_TOPICS = 10_000
 MOST_FILE = 4_000_000  # bytes of a file of lines; there is one older one of each
 STATE_EVERY, LINE_EVERY, TELL_EVERY = 2.0, 60.0, 60.0  # seconds
-LONGEST_WAIT = 1.0  # seconds
+LONGEST_WAIT = 1.0  # seconds, of the machine's
 
 
 class Edge:
@@ -80,10 +83,13 @@ class Edge:
         self._traces: set[str] = set()  # topics where something of this home was announced before we started
         self._start = clock.now()
         self._files = _Files(folder) if folder is not None else None
+        self._outbox = Outbox(self._labels, None if folder is None else folder / "waiting.json")
+        self._sent: dict[str, tuple[Correction, float]] = {}  # by device, what it was told last, and when (monotonic)
         self._told = time.monotonic()
         self._before: Counter[str] = Counter()
         bus.subscribe(topics.status("+"), self._take)
         bus.subscribe(topics.decision("+"), self._take, retained=False)
+        bus.subscribe(topics.kept("+"), self._take, retained=False)
         bus.subscribe(topics.label("+"), self._take, retained=False)
         if home_assistant:
             bus.subscribe(assistant.found_at("+"), self._take_trace)
@@ -95,7 +101,7 @@ class Edge:
         """Be the edge server until told to stop; `each` is called on every turn."""
         while not stop.is_set():
             each()
-            wait = min(self.step(), LONGEST_WAIT) / self._clock.speed
+            wait = min(self.step() / self._clock.speed, LONGEST_WAIT)
             self._woken.wait(max(wait, 0.001))
         self.step()
         if self._files is not None:
@@ -112,6 +118,7 @@ class Edge:
             self._read(topic, content, now)
         for topic, content in commands:
             self._correct(topic, content, now)
+        self._pass_on(now)
         for room, state in self.household.vote(now).items():
             self._publish(room, state)
         self.household.forget(now)
@@ -165,7 +172,11 @@ class Edge:
         try:
             if what == "decision":
                 self.household.hear(name, decision(content, len(self._labels)), now)
+            elif what == "kept":
+                if self._outbox.kept(name, correction(content, self._labels)):
+                    self._sent.pop(name, None)
             elif content:
+                self._sent.pop(name, None)  # perhaps it has just come, and heard nothing before
                 before = self.household.devices.get(name)
                 was = before and (before.status, before.room)
                 if self.household.status(name, status(content), now) and self._files is not None:
@@ -178,7 +189,7 @@ class Edge:
             log.debug("%s of %s was dropped: %s", what, name, error)
 
     def _correct(self, topic: str, content: bytes, now: float) -> None:
-        """Tell each device of a room what was right."""
+        """Tell each device of a room what was right, and whoever said so which devices these are."""
         if topic == assistant.BIRTH:
             self._announced, self._known = {}, None
             for room in self.household.rooms:
@@ -187,8 +198,13 @@ class Edge:
             return
         _, room, _ = self._topics.parsed(topic) or ("", "", "")
         try:
-            label, seconds = self._label(content)
-            members = self.household.members(room)
+            said = self._label(content, now)
+            since = {name: self.household.devices[name].since for name in self.household.members(room)}
+            members = [name for name in since if since[name] <= said.end]
+            for name in members:  # for as long as it was in this room
+                self._outbox.add(name, said._replace(begin=max(said.begin, since[name])))
+            answer = {**said._asdict(), "devices": members}
+            self._bus.publish(self._topics.corrected(room), json.dumps(answer).encode(), expires=EXPIRE_SECONDS)
             if not members:
                 raise BadMessage("there is no device in that room")
         except BadMessage as error:
@@ -196,20 +212,26 @@ class Edge:
                 self.dropped["bad label"] += 1
             log.warning("a label for %s was refused: %s", room, error)
             return
-        spans = {}
-        for name in members:  # for as long as it was in this room
-            spans[name] = Correction(label, max(now - seconds, self.household.devices[name].since), now)
-            expires = KEPT_SECONDS / self._clock.speed
-            self._bus.publish(self._topics.correction(name), written(spans[name]), expires=expires)
-        log.info("%s: %s for the last %g s, to %s", room, label, seconds, ", ".join(members))
+        log.info("%s: %s for %g s, to %s", room, said.label, said.end - said.begin, ", ".join(members))
         self._corrected()
         if self._files is not None:
-            begin, state = min(span.begin for span in spans.values()), self.household.state(room)
-            line = {"at": now, "room": room, "label": label, "begin": begin, "end": now, "devices": members}
+            begin, state = max(said.begin, min(since[name] for name in members)), self.household.state(room)
+            line = {"at": now, "room": room, "label": said.label, "begin": begin, "end": said.end, "devices": members}
             self._files.line("corrections", {**line, "said": state.activity if state else UNKNOWN})
 
-    def _label(self, content: bytes) -> tuple[str, float]:
-        """A label, and how many seconds it is about: its name, or a table of both."""
+    def _pass_on(self, now: float) -> None:
+        """Tell devices what they have not kept yet: the next thing only, so that the order stays."""
+        self._outbox.forget(now)
+        for name in self._outbox.devices:
+            said, there = self._outbox.next(name), self.household.devices.get(name)
+            before, when = self._sent.get(name, (None, 0.0))
+            late = there is not None and there.status.online and time.monotonic() - when > SEND_AGAIN
+            if said is not None and (said != before or late):
+                self._sent[name] = said, time.monotonic()
+                self._bus.publish(self._topics.correction(name), written(said), expires=SEND_AGAIN)
+
+    def _label(self, content: bytes, now: float) -> Correction:
+        """What somebody says: the name of a label, a table with the last so many `seconds`, or a whole correction."""
         try:
             text = content.decode()
             table = {"label": text} if text in self._labels else json.loads(text)
@@ -219,7 +241,13 @@ class Edge:
         if not isinstance(label, str) or label not in self._labels:
             raise BadMessage(f"it must be one of {', '.join(self._labels)}, got {content[:100]!r}")
         try:
-            return label, self._seconds if seconds is None else check_number("seconds", seconds, 0, LONGEST_LABEL, True)
+            if "end" not in table:
+                seconds = self._seconds if seconds is None else seconds
+                return Correction(label, now - check_number("seconds", seconds, 0, LONGEST_LABEL, True), now)
+            said = correction(content, self._labels)
+            check_number("seconds", said.end - said.begin, 0, LONGEST_LABEL, True)
+            check_number("seconds since its end", now - said.end, -self.household.voting.ahead_seconds, LONGEST_AGO)
+            return said
         except ValueError as error:
             raise BadMessage(str(error)) from None
 

@@ -24,10 +24,8 @@ from fedfilt.home.topics import MOST_BYTES
 log = logging.getLogger("fedfilt")
 
 MOST_WAITING = 1000  # messages that wait for the broker, and topics on which something is retained
-MOST_UNHEARD = 100  # messages of an earlier session that came before anybody had subscribed
 SOONEST, LATEST = 1, 30  # seconds before the next attempt to connect
 KEEPALIVE = 30  # seconds; a broker publishes a last will after one and a half of them
-SESSION = 7 * 86_400  # seconds for which a broker keeps what a device has missed
 OVERHEAD = 1024  # bytes of a packet besides its content
 EVERY = 60.0  # seconds between two lines in the log about what was dropped
 CLOSING = 5.0  # seconds to send the last words
@@ -69,15 +67,13 @@ class Mqtt:
         *,
         keys: Keys | None = None,
         will: tuple[str, bytes] | None = None,
-        session: int = 0,
     ) -> None:
-        """`name` is the client's; `will` a topic and what is retained there when we are gone; `session` in seconds."""
+        """`name` is the client's; `will` a topic and what is retained there when we are gone."""
         self.dropped: Counter[str] = Counter()
         self._where, self._will = f"{host}:{port}", will
         self._handlers: list[tuple[str, Handler, bool]] = []
         self._retained: dict[str, _Waiting] = {}
         self._queue: deque[_Waiting] = deque(maxlen=MOST_WAITING)
-        self._unheard: deque[tuple[str, bytes]] = deque(maxlen=MOST_UNHEARD)
         self._lock, self._turn = threading.RLock(), threading.RLock()  # of our state; of the handlers
         self._connected = threading.Event()
         self._largest = MOST_BYTES
@@ -97,8 +93,7 @@ class Mqtt:
         client.on_disconnect, client.on_message = self._on_disconnect, self._on_message
         asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         asked.MaximumPacketSize = MOST_BYTES + OVERHEAD
-        asked.SessionExpiryInterval = session
-        client.connect_async(host, port, KEEPALIVE, clean_start=not session, properties=asked)
+        client.connect_async(host, port, KEEPALIVE, clean_start=True, properties=asked)
         client.loop_start()
 
     def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
@@ -124,9 +119,6 @@ class Mqtt:
         """Have a handler called; over again on every connection, with what is retained."""
         with self._turn:
             self._handlers.append((pattern, handler, retained))
-            for topic, content in [one for one in self._unheard if matches(pattern, one[0])]:
-                self._unheard.remove((topic, content))
-                call(handler, topic, content)
         with self._lock:
             if self._connected.is_set():
                 self._ask([(pattern, retained)])
@@ -214,12 +206,9 @@ class Mqtt:
             self._drop("too large")
             return
         with self._turn:
-            wanted = [one for one in self._handlers if matches(one[0], message.topic)]
-            for _, handler, retained in wanted:
-                if retained or not message.retain:
+            for pattern, handler, retained in list(self._handlers):
+                if matches(pattern, message.topic) and (retained or not message.retain):
                     call(handler, message.topic, bytes(message.payload))
-            if not wanted:
-                self._unheard.append((message.topic, bytes(message.payload)))
 
     def _say(self, line: str, level: int = logging.WARNING) -> None:
         """A line in the log, once while nothing changes."""

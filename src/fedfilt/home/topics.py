@@ -3,8 +3,10 @@
     fedfilt/HOME/devices/DEVICE/decision     a device says what it thinks: Decision
     fedfilt/HOME/devices/DEVICE/status       a device says how it is, retained, with a last will: Status
     fedfilt/HOME/devices/DEVICE/correction   the edge server tells a device what was right: Correction
+    fedfilt/HOME/devices/DEVICE/kept         the device says that it has kept that: the same Correction
     fedfilt/HOME/rooms/ROOM/state            the edge server says what the room decided: RoomState
-    fedfilt/HOME/rooms/ROOM/label            somebody says what the room is doing now: the name of a label
+    fedfilt/HOME/rooms/ROOM/label            somebody says what the room is doing: the name of a label, or Correction
+    fedfilt/HOME/rooms/ROOM/corrected        the edge server answers: Correction, and the devices that were told
     fedfilt/HOME/edge/status                 the edge server: online or offline, retained, with a last will
 
 Messages are JSON objects. All of them come from others: sizes and types are checked before anything is used.
@@ -82,6 +84,10 @@ class Topics(NamedTuple):
         """Corrections for a device."""
         return f"fedfilt/{self.home}/devices/{device}/correction"
 
+    def kept(self, device: str) -> str:
+        """Corrections that a device has kept."""
+        return f"fedfilt/{self.home}/devices/{device}/kept"
+
     def state(self, room: str) -> str:
         """What a room has decided."""
         return f"fedfilt/{self.home}/rooms/{room}/state"
@@ -89,6 +95,10 @@ class Topics(NamedTuple):
     def label(self, room: str) -> str:
         """What people say a room is doing."""
         return f"fedfilt/{self.home}/rooms/{room}/label"
+
+    def corrected(self, room: str) -> str:
+        """The edge server's answer to that."""
+        return f"fedfilt/{self.home}/rooms/{room}/corrected"
 
     @property
     def edge(self) -> str:

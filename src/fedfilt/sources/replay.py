@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfilt._checks import check_choice
 from fedfilt._types import Array
 from fedfilt.data._tables import BadData, opened, read_npz, read_rows
 from fedfilt.data.own import Making
@@ -15,33 +16,44 @@ from fedfilt.home.readings import Reading
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording, played from now on as fast as the clock of the home runs.
+    """A recording, played as fast as the clock of the home runs: from now on, or at the times that it carries.
 
     A CSV or Parquet file as in a device's data folder, or a .npz file with time (n), values (n, channels) and, where it
     is known, label (n). Readings carry the label along, for whoever wants to compare.
 
     >>> Replay(file="monday.csv")
-    Replay(file='monday.csv', time='time', label='label', again=False)
+    Replay(file='monday.csv', time='time', label='label', again=False, at='now')
     """
 
     file: str
     time: str = "time"  # column
     label: str = "label"  # column
     again: bool = False  # from the start, when it has ended
+    at: str = "now"  # when it begins; "time": each row at its own time, and what is past is passed over
+
+    def __post_init__(self) -> None:
+        if check_choice("at", self.at, ("now", "time")) == "time" and self.again:
+            raise ValueError('a recording that is played at = "time" cannot be played again')
 
     def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
         """The rows of the recording, each at its time."""
         times, values, labels = self._recording(making)
         period = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
         start = clock.now()
+        if self.at == "time":
+            past = int(np.searchsorted(times, start))
+            times, values, labels = times[past:], values[past:], labels[past:]
+            start = 0.0
+        elif len(times):
+            times = times - times[0]
         while len(times):
-            for when, row, label in zip(start + times - times[0], values, labels, strict=True):
+            for when, row, label in zip(start + times, values, labels, strict=True):
                 if stop.is_set() or ((early := when - clock.now()) > 0 and not clock.sleep(early, stop)):
                     return
                 yield Reading(float(when), row, str(label))
             if not self.again:
                 return
-            start += float(times[-1] - times[0]) + period
+            start += float(times[-1]) + period
 
     def _recording(self, making: Making) -> tuple[Array, Array, Array]:
         """(times (n,), values (n, channels), labels (n,))."""

@@ -75,11 +75,13 @@ topic readwrite homeassistant/#
 
 user {people}
 topic read fedfilt/{home}/rooms/+/state
+topic read fedfilt/{home}/rooms/+/corrected
 topic read fedfilt/{home}/edge/status
 topic write fedfilt/{home}/rooms/+/label
 
 # Every device
 pattern write fedfilt/{home}/devices/%u/decision
+pattern write fedfilt/{home}/devices/%u/kept
 pattern readwrite fedfilt/{home}/devices/%u/status
 pattern read fedfilt/{home}/devices/%u/correction
 """

@@ -7,6 +7,7 @@ goes on from its last checkpoint.
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from fedfilt.flower.deploy.supervise import PAUSE, Terminated, checked, running,
 
 log = logging.getLogger("fedfilt")
 ASK = 5.0  # seconds between two questions how a run is, each of which the SuperLink logs
+MOST_LOG = 8_000_000  # bytes of the SuperLink's log; there is one older one
 FAILURES = 4  # runs that may end without a new round before we give up
 
 
@@ -142,11 +144,20 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, cer
             return
         if time.monotonic() - asked > ASK:
             asked, status = time.monotonic(), link.run(run).status
+            bound(folder / "superlink.log")
             if status.status == "finished":
                 log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
                 return
         time.sleep(0.5)
     _tell(folder, told)
+
+
+def bound(path: Path) -> None:
+    """Empty a log to which another process appends, once it is large; what was in it becomes NAME.1.log."""
+    with suppress(OSError):
+        if path.stat().st_size > MOST_LOG:
+            shutil.copyfile(path, path.with_suffix(".1.log"))
+            os.truncate(path, 0)
 
 
 def _tell(folder: Path, since: int | None) -> int:
