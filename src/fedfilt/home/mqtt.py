@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,13 @@ class _Waiting(NamedTuple):
     until: float  # monotonic
 
 
+class _Wanted(NamedTuple):
+    pattern: str
+    handler: Handler
+    retained: bool
+    newest: bool
+
+
 class Mqtt:
     """A home's bus on a broker. Handlers are called one at a time, on a thread of its own.
 
@@ -74,7 +82,7 @@ class Mqtt:
         """`name` is the client's; `will` a topic and what is retained there when we are gone; `session` in seconds."""
         self.dropped: Counter[str] = Counter()
         self._where, self._will = f"{host}:{port}", will
-        self._handlers: list[tuple[str, Handler, bool]] = []
+        self._handlers: list[_Wanted] = []
         self._retained: dict[str, _Waiting] = {}
         self._queue: deque[_Waiting] = deque(maxlen=MOST_WAITING)
         self._unheard: deque[tuple[str, bytes]] = deque(maxlen=MOST_UNHEARD)
@@ -120,16 +128,17 @@ class Mqtt:
                     self._drop("too many waited for the broker")
                 self._queue.append(message)
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
         """Have a handler called; over again on every connection, with what is retained."""
+        wanted = _Wanted(pattern, handler, retained, newest)
         with self._turn:
-            self._handlers.append((pattern, handler, retained))
+            self._handlers.append(wanted)
             for topic, content in [one for one in self._unheard if matches(pattern, one[0])]:
                 self._unheard.remove((topic, content))
                 call(handler, topic, content)
         with self._lock:
             if self._connected.is_set():
-                self._ask([(pattern, retained)])
+                self._ask([wanted])
 
     def wait(self, seconds: float) -> bool:
         """Wait until the broker is there; whether it is."""
@@ -167,10 +176,13 @@ class Mqtt:
         else:
             self._last = told
 
-    def _ask(self, patterns: list[tuple[str, bool]]) -> None:
-        """Subscribe."""
+    def _ask(self, wanted: Iterable[_Wanted]) -> None:
+        """Subscribe. What need not be acknowledged costs half as much, and crowds out nothing that must be."""
         handling = {True: SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE, False: SubscribeOptions.RETAIN_DO_NOT_SEND}
-        asked = [(pattern, SubscribeOptions(qos=1, retainHandling=handling[old])) for pattern, old in patterns]
+        asked = [
+            (one.pattern, SubscribeOptions(qos=0 if one.newest else 1, retainHandling=handling[one.retained]))
+            for one in wanted
+        ]
         if asked:
             self._client.subscribe(asked)
 
@@ -182,10 +194,13 @@ class Mqtt:
         with self._lock:
             limit = getattr(properties, "MaximumPacketSize", MOST_BYTES + OVERHEAD)
             self._largest = min(MOST_BYTES, max(0, limit - OVERHEAD))
-            wanted: dict[str, bool] = {}
-            for pattern, _, retained in self._handlers:
-                wanted[pattern] = wanted.get(pattern, False) or retained
-            self._ask(list(wanted.items()))
+            wanted: dict[str, _Wanted] = {}
+            for one in self._handlers:
+                same = wanted.get(one.pattern, one)
+                wanted[one.pattern] = one._replace(
+                    retained=one.retained or same.retained, newest=one.newest and same.newest
+                )
+            self._ask(wanted.values())
             self._connected.set()
             for topic, message in list(self._retained.items()):
                 if message.until <= time.monotonic():
@@ -214,12 +229,13 @@ class Mqtt:
             self._drop("too large")
             return
         with self._turn:
-            wanted = [one for one in self._handlers if matches(one[0], message.topic)]
-            for _, handler, retained in wanted:
-                if retained or not message.retain:
-                    call(handler, message.topic, bytes(message.payload))
+            topic, content = message.topic, bytes(message.payload)
+            wanted = [one for one in self._handlers if matches(one.pattern, topic)]
+            for one in wanted:
+                if one.retained or not message.retain:
+                    call(one.handler, topic, content)
             if not wanted:
-                self._unheard.append((message.topic, bytes(message.payload)))
+                self._unheard.append((topic, content))
 
     def _say(self, line: str, level: int = logging.WARNING) -> None:
         """A line in the log, once while nothing changes."""
