@@ -5,6 +5,7 @@ that was followed by a newer one needs no sending.
 """
 
 import logging
+import socket
 import ssl
 import threading
 import time
@@ -30,6 +31,7 @@ SOONEST, LATEST = 1, 30  # seconds before the next attempt to connect
 KEEPALIVE = 30  # seconds; a broker publishes a last will after one and a half of them
 SESSION = 7 * 86_400  # seconds for which a broker keeps what a device has missed
 OVERHEAD = 1024  # bytes of a packet besides its content
+BUFFER = 1 << 14  # bytes that may wait in the system for us to read them: more would be old when their turn comes
 EVERY = 60.0  # seconds between two lines in the log about what was dropped
 CLOSING = 5.0  # seconds to send the last words
 
@@ -103,6 +105,7 @@ class Mqtt:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect, client.on_connect_fail = self._on_connect, self._on_connect_fail
         client.on_disconnect, client.on_message = self._on_disconnect, self._on_message
+        client.on_socket_open = _on_socket_open
         asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         asked.MaximumPacketSize = MOST_BYTES + OVERHEAD
         asked.SessionExpiryInterval = session
@@ -248,3 +251,7 @@ class Mqtt:
         if time.monotonic() - self._told >= EVERY:
             self._told = time.monotonic()
             log.warning("messages were dropped: %s", ", ".join(f"{n} {what}" for what, n in self.dropped.items()))
+
+
+def _on_socket_open(client: Any, data: Any, opened: Any) -> None:
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
