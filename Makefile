@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test aarch64 bench clean
+.PHONY: demo check test test-home-assistant aarch64 bench clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
@@ -22,6 +22,10 @@ check: .venv/tested style
 test: .venv/tested style
 	$(TEST) -n auto --dist loadgroup --cov --cov-report=
 	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of fedfilt"
+
+# The living home in a real Home Assistant, which is installed into .venv-assistant. Needs Python 3.13 and Mosquitto
+test-home-assistant: .venv/tested .venv-assistant/installed
+	$(TEST) tests/flower/test_living_home.py
 
 .PHONY: style
 style: .venv/tested
@@ -47,10 +51,13 @@ bench: .venv/benched
 	@$(FIND_BROWSER) || $(GET_BROWSER) || echo "No Chrome or Chromium: the tests in a browser will be skipped."
 	touch $@
 
+.venv-assistant/installed: tests/home_assistant.py
+	$(BIN)/python tests/home_assistant.py .venv-assistant
+
 .venv/benched: .venv/installed
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	@$(FIND_BROWSER) || $(GET_BROWSER) || echo "No Chrome or Chromium: benchmarks/dashboard.py will not run."
 	touch $@
 
 clean:
-	rm -rf .venv build demo
+	rm -rf .venv .venv-assistant build demo

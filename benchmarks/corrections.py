@@ -12,10 +12,12 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fedfilt import Evaluation, Experiment, FederatedData, Graph, Hardware, Rooms, State, Store, Training, play, summary
+from fedfilt._types import Array
 from fedfilt.aggregators import FedAvg, GFedFilt, Local
 from fedfilt.datasets import Dsads, Watch
 from fedfilt.engines.local import Local as Engine
@@ -58,8 +60,20 @@ def dealt(samples, devices, count):
     return FederatedData(*named, tuple(train), tuple(test), everybody, samples.moments)
 
 
-def study(samples, seed, rounds, seconds):
-    """One seed: accuracy by rule and number of corrections."""
+class Start(NamedTuple):
+    """Where people who are new begin: with the model that the others have learnt together."""
+
+    training: Training
+    model: Motifs
+    trainer: Trainer
+    shared: Array  # (B,) the model
+    devices: Array  # theirs
+    owners: list[int]  # of each device
+    graph: Graph  # a home: the devices of a person
+
+
+def begun(samples, seed):
+    """People drawn to be new, and what the others have learnt: FedAvg, 20 rounds."""
     training = Training(learning_rate=0.02, momentum=0.9, batch_size=16)
     people = np.unique(samples.writers)
     new = np.random.default_rng(seed).permutation(people)[:PEOPLE]
@@ -71,14 +85,19 @@ def study(samples, seed, rounds, seconds):
     alone = Graph.from_edges(before.count, [])
     shared, _ = trained(before, FedAvg(), alone, trainer.start(seed), 20, training, seed)
     owners = [int(samples.writers[samples.devices == device][0]) for device in mine]
-    graph = Graph.from_rooms(owners)  # a home: the devices of a person
+    return Start(training, model, trainer, shared[0], mine, owners, Graph.from_rooms(owners))
+
+
+def study(samples, seed, rounds, seconds):
+    """One seed: accuracy by rule and number of corrections."""
+    training, model, trainer, shared, mine, owners, graph = begun(samples, seed)
     found = []
     for count in COUNTS:
         data = dealt(samples, mine, count)
         for name, rule in RULES.items():
-            models = np.tile(shared[0], (data.count, 1))
+            models = np.tile(shared, (data.count, 1))
             if count:
-                models, _ = trained(data, rule, graph, shared[0], rounds, training, seed)
+                models, _ = trained(data, rule, graph, shared, rounds, training, seed)
             with Engine(data, model, training, seed, 1) as engine:
                 tests = summary(engine.test(models), data)
             line = {"seed": seed, "corrections": count, "rule": name, "device": tests["local"]["mean"]}

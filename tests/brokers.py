@@ -10,12 +10,15 @@ import pytest
 from deployments import free_port, listens, own_experiment, written
 from fedfilt.flower.deploy.address import address
 from fedfilt.flower.home import settings
+from fedfilt.home.edge import ONLINE
 from fedfilt.home.mqtt import Keys, Mqtt
+from fedfilt.home.topics import Topics, room_state, status
 from helpers import call, until
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin")
 needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="no mosquitto here (Debian: apt-get install mosquitto)")
 WAIT = 60.0  # seconds for anything, on a busy machine too
+TOPICS = Topics("villa")
 ROOMS = {"device-000": "kitchen", "device-001": "kitchen", "device-002": "bath", "device-003": "bath"}
 
 
@@ -62,9 +65,9 @@ class Broker:
         return self.client("server/mqtt", "edge", "edge", **options)
 
 
-def home_written(folder):
-    """A deployment with a home of four devices in two rooms."""
-    building = written(folder, experiment=own_experiment(folder / "homes", count=4))
+def home_written(folder, **changes):
+    """A deployment with a home of four devices in two rooms; its experiment may be changed."""
+    building = written(folder, experiment=own_experiment(folder / "homes", count=4, **changes))
     rooms = [word for name, room in ROOMS.items() for word in ("--room", f"{name}={room}")]
     done = call("home", "write", building, "--home", "villa", "--address", f"127.0.0.1:{free_port()}", *rooms)
     assert done.returncode == 0, done.stderr
@@ -83,6 +86,31 @@ class Heard(list):
 
     def wait(self, topic, content=None, what="a message"):
         until(lambda: any(t == topic and content in (None, c) for t, c in self), f"{what} on {topic}", WAIT)
+
+
+class Screen:
+    """What people see and do in Home Assistant, without one: by its certificate on the broker."""
+
+    def __init__(self, broker):
+        self._bus = broker.client("assistant", "homeassistant")
+        self._heard = Heard(self._bus, "fedfilt/villa/#")
+
+    def up(self):
+        return True
+
+    def activity(self, room):
+        said = self._last(TOPICS.state(room))
+        return said and room_state(said).activity
+
+    def online(self, device):
+        said = self._last(TOPICS.status(device))
+        return bool(said and status(said).online and self._last(TOPICS.edge) == ONLINE)
+
+    def choose(self, room, label):
+        self._bus.publish(TOPICS.label(room), label.encode())
+
+    def _last(self, topic):
+        return next((content for heard, content in reversed(self._heard) if heard == topic), None)
 
 
 def quiet(seconds=1.0):

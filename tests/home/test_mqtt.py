@@ -11,16 +11,16 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("paho")
 
-from brokers import ROOMS, Broker, Heard, home_written, needs_mosquitto, quiet
+from brokers import ROOMS, TOPICS, WAIT, Broker, Heard, home_written, needs_mosquitto, quiet
 from deployments import free_port
 from fedfilt.flower.deploy.certificates import certificates, client
 from fedfilt.home import mqtt
-from fedfilt.home.edge import OFFLINE, ONLINE
+from fedfilt.home.clock import Clock
+from fedfilt.home.edge import OFFLINE, ONLINE, Edge
 from fedfilt.home.mqtt import MOST_WAITING, Keys, Mqtt
-from fedfilt.home.topics import MOST_BYTES, Decision, RoomState, Status, Topics, correction, room_state, written
+from fedfilt.home.topics import MOST_BYTES, Decision, RoomState, Status, correction, room_state, written
 from helpers import call, command, contents, until
 
-TOPICS = Topics("villa")
 LABELS = ("vacuuming", "ironing", "sleeping")
 
 
@@ -197,6 +197,30 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
         assert caplog.text.count(line) == count, caplog.text
     for bus in (edge, watch, person):
         bus.close()
+
+
+@needs_mosquitto
+@pytest.mark.slow(5)
+def test_a_flood_of_decisions_crowds_out_no_label(broker):
+    bus, devices = broker.edge(), {name: broker.device(name) for name in ROOMS}
+    told = Heard(devices["device-000"], TOPICS.correction("device-000"))
+    edge = Edge(bus, Clock(), TOPICS, LABELS, ROOMS)
+    for name, device in devices.items():
+        device.publish(TOPICS.status(name), written(Status(online=True)), retain=True)
+    until(lambda: edge.received == len(ROOMS), "the edge server hears")
+    person = broker.client("server/mqtt", "people", "people")
+    with edge._lock:  # it is busy; the broker keeps 1,000 messages for a client that must get each of them
+        for name, device in devices.items():
+            for _ in range(MOST_WAITING - 100):
+                device.publish(TOPICS.decision(name), b"x" * 100)
+        for device in devices.values():
+            device._last.wait_for_publish(WAIT)
+            assert not device.dropped
+        person.publish(TOPICS.label("kitchen"), b"sleeping")
+        person._last.wait_for_publish(WAIT)
+    until(lambda: edge.step() and told, "the label has become a correction", WAIT)
+    for one in (bus, person, *devices.values()):
+        one.close()
 
 
 @needs_mosquitto

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from fedfilt.home.topics import MOST_BYTES
@@ -23,10 +24,11 @@ class Bus(Protocol):
         """
         ...
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
         """Have a handler called for every message on a topic that matches; + stands for one level, # for the rest.
 
-        First for those that are `retained`, unless only what comes from now on is wanted.
+        First for those that are `retained`, unless only what comes from now on is wanted. Where only the `newest` on a
+        topic matters, others may be lost on the way when there are too many.
         """
         ...
 
@@ -40,6 +42,7 @@ class _Kept(NamedTuple):
     until: float  # monotonic
 
 
+@lru_cache(maxsize=4096)  # the same few, thousands of times a second
 def matches(pattern: str, topic: str) -> bool:
     """Whether a topic matches a pattern, as MQTT has it.
 
@@ -89,7 +92,7 @@ class Memory:
                 if matches(pattern, topic):
                     call(handler, topic, content)
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
         """Have a handler called, first with what is retained."""
         with self._lock:
             self._handlers.append((pattern, handler))
@@ -123,7 +126,7 @@ class Member:
         """Send a message to all members."""
         self._shared.publish(topic, content, retain=retain, expires=expires)
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
         """Have a handler called."""
         self._handlers.append(handler)
         self._shared.subscribe(pattern, handler, retained=retained)

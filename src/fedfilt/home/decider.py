@@ -183,10 +183,12 @@ class Decider:
             return
         self._forgotten, since = found, forgotten_since(self.folder)
         with self._lock:
-            for kept in (self._windows, self._recent):
-                left = [one for one in kept if one.end <= since]
-                kept.clear()
-                kept.extend(left)
+            windows = [one for one in self._windows if one.end <= since]
+            recent = [one for one in self._recent if one.end <= since]
+            self._windows.clear()
+            self._windows.extend(windows)
+            self._recent.clear()
+            self._recent.extend(recent)
             if since == -math.inf:
                 self.seen, self._counted = None, 0
 

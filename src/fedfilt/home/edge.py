@@ -42,6 +42,7 @@ MOST_TOPICS = 10_000
 MOST_FILE = 4_000_000  # bytes of a file of lines; there is one older one of each
 STATE_EVERY, LINE_EVERY, TELL_EVERY = 2.0, 60.0, 60.0  # seconds
 LONGEST_WAIT = 1.0  # seconds, of the machine's
+SHORTEST_STEP = 0.01  # seconds from one step to the next; what comes meanwhile is read together
 
 
 class Edge:
@@ -88,7 +89,7 @@ class Edge:
         self._told = time.monotonic()
         self._before: Counter[str] = Counter()
         bus.subscribe(topics.status("+"), self._take)
-        bus.subscribe(topics.decision("+"), self._take, retained=False)
+        bus.subscribe(topics.decision("+"), self._take, retained=False, newest=True)
         bus.subscribe(topics.kept("+"), self._take, retained=False)
         bus.subscribe(topics.label("+"), self._take, retained=False)
         if home_assistant:
@@ -100,9 +101,11 @@ class Edge:
     def run(self, stop: threading.Event, each: Callable[[], None] = lambda: None) -> None:
         """Be the edge server until told to stop; `each` is called on every turn."""
         while not stop.is_set():
+            begin = time.monotonic()
             each()
             wait = min(self.step() / self._clock.speed, LONGEST_WAIT)
             self._woken.wait(max(wait, 0.001))
+            time.sleep(max(0.0, begin + SHORTEST_STEP / self._clock.speed - time.monotonic()))
         self.step()
         if self._files is not None:
             self._files.state(self._table, last=True)
