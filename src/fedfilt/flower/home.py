@@ -26,7 +26,7 @@ from fedfilt.home.topics import Topics
 
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
-EDGE, PEOPLE = "edge", "people"
+EDGE, EARS, PEOPLE = "edge", "edge-ears", "people"
 
 
 def settings(folder: Path) -> Table:
@@ -63,7 +63,7 @@ def keep_home(folder: Path) -> None:
         raise ValueError(f"{folder / 'home.toml'} is not what fedfilt home write makes: {error}") from None
     files.mkdir(exist_ok=True)
     with locked(files), stoppable():
-        bus = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE))
+        bus, ears = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE)), connect(folder, EARS, EARS)
         try:
             edge = Edge(
                 bus,
@@ -71,6 +71,7 @@ def keep_home(folder: Path) -> None:
                 topics,
                 labels,
                 devices,
+                ears=ears,
                 voting=voting,
                 folder=files,
                 correct_seconds=correct_seconds,
@@ -79,6 +80,7 @@ def keep_home(folder: Path) -> None:
             log.info("%d devices may speak in %s", len(devices), topics.home)
             edge.run(threading.Event())
         finally:
+            ears.close()
             bus.close()
 
 

@@ -1,6 +1,6 @@
 """What a living home needs besides its deployment: a broker that knows every device, and keys for all who speak there.
 
-    server/       home.toml, mqtt/ (keys of the edge server, and of `fedfilt home label`), start-home.sh, its unit
+    server/       home.toml, mqtt/ (two keys of the edge server, one of `fedfilt home label`), start-home.sh, its unit
     broker/       mosquitto.conf, acl, ca.crt, server.crt, server.key, start.sh, fedfilt-broker.service
     assistant/    ca.crt, client.crt, client.key, for Home Assistant
     devices/      NAME/home.toml, NAME/mqtt/
@@ -29,7 +29,7 @@ from fedfilt.home.topics import NAME
 from fedfilt.runs.build import is_own
 from fedfilt.runs.config import Config
 
-EDGE, PEOPLE, ASSISTANT = "edge", "people", "homeassistant"  # who else speaks on the broker
+EDGE, EARS, PEOPLE, ASSISTANT = "edge", "edge-ears", "people", "homeassistant"  # who else is on the broker
 PORT = 8883
 
 MOSQUITTO = """# The broker of a home; made by `fedfilt home write`. For Mosquitto 2.
@@ -64,6 +64,9 @@ ACL = """# Who may do what; made by `fedfilt home write`. A name is that of the 
 user {edge}
 topic readwrite fedfilt/{home}/#
 topic readwrite homeassistant/#
+
+user {ears}
+topic read fedfilt/{home}/devices/+/decision
 
 user {assistant}
 topic read fedfilt/{home}/#
@@ -101,7 +104,7 @@ def write_home(building: Path, home: str, where: Address | None = None, rooms: M
     for what, name in [("home", home), *(("device", name) for name in found), *(("room", r) for r in found.values())]:
         if not NAME.fullmatch(name):
             raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
-    for name in (EDGE, PEOPLE, ASSISTANT):
+    for name in (EDGE, EARS, PEOPLE, ASSISTANT):
         if name in found:
             raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
     made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
@@ -122,7 +125,7 @@ def _write_server(
     made: Path, authority: Path, home: str, where: Address, rooms: Mapping[str, str], config: Config, site: Site
 ) -> None:
     made.mkdir()
-    for name in (EDGE, PEOPLE):
+    for name in (EDGE, EARS, PEOPLE):
         client(authority, made / "mqtt", name, name)
     table = {
         "home": home,
@@ -146,7 +149,8 @@ def _write_broker(made: Path, authority: Path, home: str, where: Address, place:
     bind = f" {where.host}" if where.loopback else ""
     conf = MOSQUITTO.format(port=where.port, bind=bind, place=place, user=getpass.getuser())
     (made / "mosquitto.conf").write_text(conf, encoding="utf-8")
-    (made / "acl").write_text(ACL.format(home=home, edge=EDGE, assistant=ASSISTANT, people=PEOPLE), encoding="utf-8")
+    acl = ACL.format(home=home, edge=EDGE, ears=EARS, assistant=ASSISTANT, people=PEOPLE)
+    (made / "acl").write_text(acl, encoding="utf-8")
     (made / "acl").chmod(0o600)
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or "mosquitto"
     command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
