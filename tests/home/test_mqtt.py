@@ -14,6 +14,7 @@ pytest.importorskip("paho")
 from brokers import ROOMS, TOPICS, WAIT, Broker, Heard, home_written, needs_mosquitto, quiet
 from deployments import free_port
 from fedfilt.flower.deploy.certificates import certificates, client
+from fedfilt.flower.home import EARS
 from fedfilt.home import mqtt
 from fedfilt.home.clock import Clock
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge
@@ -41,7 +42,7 @@ def test_home_write_makes_everything_or_nothing(building):
         where = f"127.0.0.1:{own['broker'].split(':')[1]}"
         assert own == {"home": "villa", "device": name, "room": room, "broker": where, "tls": True}
     keys = [*building.rglob("mqtt/*.key"), *building.rglob("broker/*.key"), *building.rglob("assistant/*.key")]
-    assert len(keys) == 4 + 2 + 1 + 1
+    assert len(keys) == 4 + 3 + 1 + 1
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
     assert len({key.read_bytes() for key in keys}) == len(keys)
     assert not list(building.rglob("broker/ca.key"))
@@ -202,14 +203,15 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
 @needs_mosquitto
 @pytest.mark.slow(5)
 def test_a_flood_of_decisions_crowds_out_no_label(broker):
-    bus, devices = broker.edge(), {name: broker.device(name) for name in ROOMS}
+    bus, ears = broker.edge(), broker.client("server/mqtt", EARS, EARS)
+    devices = {name: broker.device(name) for name in ROOMS}
     told = Heard(devices["device-000"], TOPICS.correction("device-000"))
-    edge = Edge(bus, Clock(), TOPICS, LABELS, ROOMS)
+    edge = Edge(bus, Clock(), TOPICS, LABELS, ROOMS, ears=ears)
     for name, device in devices.items():
         device.publish(TOPICS.status(name), written(Status(online=True)), retain=True)
     until(lambda: edge.received == len(ROOMS), "the edge server hears")
     person = broker.client("server/mqtt", "people", "people")
-    with edge._lock:  # it is busy; the broker keeps 1,000 messages for a client that must get each of them
+    with edge._lock:  # it is busy; the broker keeps 1,000 messages for a client
         for name, device in devices.items():
             for _ in range(MOST_WAITING - 100):
                 device.publish(TOPICS.decision(name), b"x" * 100)
@@ -219,7 +221,7 @@ def test_a_flood_of_decisions_crowds_out_no_label(broker):
         person.publish(TOPICS.label("kitchen"), b"sleeping")
         person._last.wait_for_publish(WAIT)
     until(lambda: edge.step() and told, "the label has become a correction", WAIT)
-    for one in (bus, person, *devices.values()):
+    for one in (bus, ears, person, *devices.values()):
         one.close()
 
 

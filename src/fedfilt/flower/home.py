@@ -28,7 +28,7 @@ from fedfilt.home.topics import correction as parsed
 
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
-EDGE, PEOPLE = "edge", "people"
+EDGE, EARS, PEOPLE = "edge", "edge-ears", "people"
 FASTEST = 10_000.0  # times as fast as real life
 
 
@@ -90,7 +90,7 @@ def keep_home(folder: Path) -> None:
     follow = _following(folder)
     files.mkdir(exist_ok=True)
     with locked(files), stoppable():
-        bus = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE))
+        bus, ears = connect(folder, EDGE, EDGE, (topics.edge, OFFLINE)), connect(folder, EARS, EARS)
         try:
             edge = Edge(
                 bus,
@@ -98,6 +98,7 @@ def keep_home(folder: Path) -> None:
                 topics,
                 labels,
                 devices,
+                ears=ears,
                 voting=voting,
                 folder=files,
                 correct_seconds=correct_seconds,
@@ -106,6 +107,7 @@ def keep_home(folder: Path) -> None:
             log.info("%d devices may speak in %s", len(devices), topics.home)
             edge.run(threading.Event(), lambda: follow(edge.enlist))
         finally:
+            ears.close()
             bus.close()
 
 

@@ -24,11 +24,10 @@ class Bus(Protocol):
         """
         ...
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called for every message on a topic that matches; + stands for one level, # for the rest.
 
-        First for those that are `retained`, unless only what comes from now on is wanted. Where only the `newest` on a
-        topic matters, others may be lost on the way when there are too many.
+        First for those that are `retained`, unless only what comes from now on is wanted.
         """
         ...
 
@@ -92,7 +91,7 @@ class Memory:
                 if matches(pattern, topic):
                     call(handler, topic, content)
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called, first with what is retained."""
         with self._lock:
             self._handlers.append((pattern, handler))
@@ -126,7 +125,7 @@ class Member:
         """Send a message to all members."""
         self._shared.publish(topic, content, retain=retain, expires=expires)
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called."""
         self._handlers.append(handler)
         self._shared.subscribe(pattern, handler, retained=retained)

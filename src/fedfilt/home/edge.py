@@ -59,6 +59,7 @@ class Edge:
         labels: Sequence[str],
         devices: Mapping[str, str] | None = None,
         *,
+        ears: Bus | None = None,
         voting: Voting | None = None,
         folder: Path | None = None,
         correct_seconds: float = LABEL_SECONDS,
@@ -67,7 +68,8 @@ class Edge:
     ) -> None:
         """`devices` by name, each with its room; None: all who speak. `folder` is for files about what happens.
 
-        `corrected` is called after every correction.
+        `corrected` is called after every correction. Decisions are heard on the bus `ears`, if there is one: a broker
+        drops what is too much for a client, and that should be no label and no status.
 
         The bus should have `topics.edge`, OFFLINE as its last will.
         """
@@ -89,7 +91,7 @@ class Edge:
         self._told = time.monotonic()
         self._before: Counter[str] = Counter()
         bus.subscribe(topics.status("+"), self._take)
-        bus.subscribe(topics.decision("+"), self._take, retained=False, newest=True)
+        (ears or bus).subscribe(topics.decision("+"), self._take, retained=False)
         bus.subscribe(topics.kept("+"), self._take, retained=False)
         bus.subscribe(topics.label("+"), self._take, retained=False)
         if home_assistant:

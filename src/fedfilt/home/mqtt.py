@@ -5,12 +5,10 @@ that was followed by a newer one needs no sending.
 """
 
 import logging
-import socket
 import ssl
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +27,6 @@ MOST_WAITING = 1000  # messages that wait for the broker, and topics on which so
 SOONEST, LATEST = 1, 30  # seconds before the next attempt to connect
 KEEPALIVE = 30  # seconds; a broker publishes a last will after one and a half of them
 OVERHEAD = 1024  # bytes of a packet besides its content
-BUFFER = 1 << 14  # bytes that may wait in the system for us to read them: more would be old when their turn comes
 EVERY = 60.0  # seconds between two lines in the log about what was dropped
 CLOSING = 5.0  # seconds to send the last words
 
@@ -54,13 +51,6 @@ class _Waiting(NamedTuple):
     until: float  # monotonic
 
 
-class _Wanted(NamedTuple):
-    pattern: str
-    handler: Handler
-    retained: bool
-    newest: bool
-
-
 class Mqtt:
     """A home's bus on a broker. Handlers are called one at a time, on a thread of its own.
 
@@ -81,7 +71,7 @@ class Mqtt:
         """`name` is the client's; `will` a topic and what is retained there when we are gone."""
         self.dropped: Counter[str] = Counter()
         self._where, self._will = f"{host}:{port}", will
-        self._handlers: list[_Wanted] = []
+        self._handlers: list[tuple[str, Handler, bool]] = []
         self._retained: dict[str, _Waiting] = {}
         self._queue: deque[_Waiting] = deque(maxlen=MOST_WAITING)
         self._lock, self._turn = threading.RLock(), threading.RLock()  # of our state; of the handlers
@@ -101,7 +91,6 @@ class Mqtt:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect, client.on_connect_fail = self._on_connect, self._on_connect_fail
         client.on_disconnect, client.on_message = self._on_disconnect, self._on_message
-        client.on_socket_open = _on_socket_open
         asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         asked.MaximumPacketSize = MOST_BYTES + OVERHEAD
         client.connect_async(host, port, KEEPALIVE, clean_start=True, properties=asked)
@@ -126,14 +115,13 @@ class Mqtt:
                     self._drop("too many waited for the broker")
                 self._queue.append(message)
 
-    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True, newest: bool = False) -> None:
+    def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
         """Have a handler called; over again on every connection, with what is retained."""
-        wanted = _Wanted(pattern, handler, retained, newest)
         with self._turn:
-            self._handlers.append(wanted)
+            self._handlers.append((pattern, handler, retained))
         with self._lock:
             if self._connected.is_set():
-                self._ask([wanted])
+                self._ask([(pattern, retained)])
 
     def wait(self, seconds: float) -> bool:
         """Wait until the broker is there; whether it is."""
@@ -171,13 +159,10 @@ class Mqtt:
         else:
             self._last = told
 
-    def _ask(self, wanted: Iterable[_Wanted]) -> None:
-        """Subscribe. What need not be acknowledged costs half as much, and crowds out nothing that must be."""
+    def _ask(self, patterns: list[tuple[str, bool]]) -> None:
+        """Subscribe."""
         handling = {True: SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE, False: SubscribeOptions.RETAIN_DO_NOT_SEND}
-        asked = [
-            (one.pattern, SubscribeOptions(qos=0 if one.newest else 1, retainHandling=handling[one.retained]))
-            for one in wanted
-        ]
+        asked = [(pattern, SubscribeOptions(qos=1, retainHandling=handling[old])) for pattern, old in patterns]
         if asked:
             self._client.subscribe(asked)
 
@@ -189,13 +174,10 @@ class Mqtt:
         with self._lock:
             limit = getattr(properties, "MaximumPacketSize", MOST_BYTES + OVERHEAD)
             self._largest = min(MOST_BYTES, max(0, limit - OVERHEAD))
-            wanted: dict[str, _Wanted] = {}
-            for one in self._handlers:
-                same = wanted.get(one.pattern, one)
-                wanted[one.pattern] = one._replace(
-                    retained=one.retained or same.retained, newest=one.newest and same.newest
-                )
-            self._ask(wanted.values())
+            wanted: dict[str, bool] = {}
+            for pattern, _, retained in self._handlers:
+                wanted[pattern] = wanted.get(pattern, False) or retained
+            self._ask(list(wanted.items()))
             self._connected.set()
             for topic, message in list(self._retained.items()):
                 if message.until <= time.monotonic():
@@ -225,9 +207,9 @@ class Mqtt:
             return
         with self._turn:
             topic, content = message.topic, bytes(message.payload)
-            for one in list(self._handlers):
-                if matches(one.pattern, topic) and (one.retained or not message.retain):
-                    call(one.handler, topic, content)
+            for pattern, handler, retained in list(self._handlers):
+                if matches(pattern, topic) and (retained or not message.retain):
+                    call(handler, topic, content)
 
     def _say(self, line: str, level: int = logging.WARNING) -> None:
         """A line in the log, once while nothing changes."""
@@ -240,7 +222,3 @@ class Mqtt:
         if time.monotonic() - self._told >= EVERY:
             self._told = time.monotonic()
             log.warning("messages were dropped: %s", ", ".join(f"{n} {what}" for what, n in self.dropped.items()))
-
-
-def _on_socket_open(client: Any, data: Any, opened: Any) -> None:
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)

@@ -1,6 +1,6 @@
 """What a living home needs besides its deployment: a broker that knows every device, and keys for all who speak there.
 
-    server/       home.toml, mqtt/ (keys of the edge server, and of `fedfilt home label`), start-home.sh, its unit
+    server/       home.toml, mqtt/ (two keys of the edge server, one of `fedfilt home label`), start-home.sh, its unit
     broker/       mosquitto.conf, acl, ca.crt, server.crt, server.key, start.sh, fedfilt-broker.service
     assistant/    ca.crt, client.crt, client.key, for Home Assistant
     devices/      NAME/home.toml, NAME/mqtt/
@@ -26,13 +26,13 @@ from fedfilt.flower.deploy.certificates import client, renew_server
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
-from fedfilt.flower.home import EDGE, PEOPLE, settings
+from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
 from fedfilt.home.rooms import UNKNOWN
 from fedfilt.home.topics import NAME
 from fedfilt.runs.build import is_own
 from fedfilt.runs.config import Config
 
-ASSISTANT = "homeassistant"  # who else speaks on the broker, besides the edge server and people
+ASSISTANT = "homeassistant"  # who else is on the broker, besides the edge server and people
 PORT = 8883
 
 MOSQUITTO = """# The broker of a home; made by `fedfilt home write`. For Mosquitto 2.
@@ -67,6 +67,9 @@ ACL = """# Who may do what; made by `fedfilt home write`. A name is that of the 
 user {edge}
 topic readwrite fedfilt/{home}/#
 topic readwrite homeassistant/#
+
+user {ears}
+topic read fedfilt/{home}/devices/+/decision
 
 user {assistant}
 topic read fedfilt/{home}/#
@@ -158,7 +161,7 @@ def _check_names(home: str, rooms: Mapping[str, str]) -> None:
     for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
         if not NAME.fullmatch(name):
             raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
-    for name in (EDGE, PEOPLE, ASSISTANT):
+    for name in (EDGE, EARS, PEOPLE, ASSISTANT):
         if name in rooms:
             raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
 
@@ -174,7 +177,7 @@ def _write_server(
     made: Path, authority: Path, home: str, where: Address, rooms: Mapping[str, str], config: Config, site: Site
 ) -> None:
     made.mkdir()
-    for name in (EDGE, PEOPLE):
+    for name in (EDGE, EARS, PEOPLE):
         client(authority, made / "mqtt", name, name)
     table = {
         "home": home,
@@ -198,7 +201,8 @@ def _write_broker(made: Path, authority: Path, home: str, where: Address, place:
     bind = f" {where.host}" if where.loopback else ""
     conf = MOSQUITTO.format(port=where.port, bind=bind, place=place, user=getpass.getuser())
     (made / "mosquitto.conf").write_text(conf, encoding="utf-8")
-    (made / "acl").write_text(ACL.format(home=home, edge=EDGE, assistant=ASSISTANT, people=PEOPLE), encoding="utf-8")
+    acl = ACL.format(home=home, edge=EDGE, ears=EARS, assistant=ASSISTANT, people=PEOPLE)
+    (made / "acl").write_text(acl, encoding="utf-8")
     (made / "acl").chmod(0o600)
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or "mosquitto"
     command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
