@@ -16,11 +16,16 @@ from fedfilt import native
 
 def heading(*packages):
     """Versions, CPU and native level of this run."""
+    print("\n".join(where(*packages).values()), end="\n\n")
+
+
+def where(*packages):
+    """The same for a result file."""
     names = ["fedfilt", "numpy", "torch", *packages]
-    print(", ".join(f"{name} {version(name)}" for name in names))
-    core = f"native core {native.chosen().level or 'off'}"
-    print(f"Python {platform.python_version()}, {processor()}, {os.cpu_count()} cores, {core}")
-    print()
+    return {
+        "versions": ", ".join([f"{name} {version(name)}" for name in names] + [f"Python {platform.python_version()}"]),
+        "machine": f"{processor()}, {os.cpu_count()} cores, native core {native.chosen().level or 'off'}",
+    }
 
 
 def processor():

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common import where
 from fedfilt import Evaluation, Experiment, FederatedData, Graph, Hardware, Rooms, State, Store, Training, play, summary
 from fedfilt._types import Array
 from fedfilt.aggregators import FedAvg, GFedFilt, Local
@@ -115,7 +116,9 @@ def main(name, seeds, rounds, out):
     for seed in range(seeds):
         lines += study(replace(samples), seed, rounds, start)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"data": name, "rounds": rounds, "people": PEOPLE, "lines": lines}, indent=1) + "\n")
+    about = {"data": name, "rounds": rounds, "people": PEOPLE, **where()}
+    about["seconds"] = round(time.perf_counter() - start)
+    out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
     print(f"{'corrections':>12}" + "".join(f"{rule:>22}" for rule in RULES))
     for count in COUNTS:
         cells = []
