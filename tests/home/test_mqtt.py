@@ -3,16 +3,20 @@
 import logging
 import shutil
 import stat
+import threading
 import time
 import tomllib
 
 import pytest
+import tomli_w
 
 pytest.importorskip("flwr")
 pytest.importorskip("paho")
 
 from brokers import ROOMS, TOPICS, WAIT, Broker, Heard, home_written, needs_mosquitto, quiet
-from deployments import free_port
+from deployments import free_port, own_experiment
+from deployments import written as deployed
+from fedfilt.data.own import Making
 from fedfilt.flower.deploy.certificates import certificates, client
 from fedfilt.flower.home import EARS
 from fedfilt.home import mqtt
@@ -20,6 +24,7 @@ from fedfilt.home.clock import Clock
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge
 from fedfilt.home.mqtt import MOST_WAITING, Keys, Mqtt
 from fedfilt.home.topics import MOST_BYTES, Decision, RoomState, Status, correction, room_state, written
+from fedfilt.sources.mqtt import Mqtt as Source
 from helpers import call, command, contents, until
 
 LABELS = ("vacuuming", "ironing", "sleeping")
@@ -54,7 +59,7 @@ def test_home_write_makes_everything_or_nothing(building):
         (("--home", "a/b"), "a home must be"),
         (("--room", "device-000=x/y"), "a room must be"),
         (("--room", "nobody=bath"), "got 'nobody'"),
-        (("--room", "device-000"), "DEVICE=ROOM"),
+        (("--room", "device-000"), "--room must be NAME=VALUE"),
     ):
         done = call("home", "write", building, *words)
         assert (done.returncode, said in done.stderr) == (1, True), done.stderr
@@ -74,6 +79,7 @@ def test_a_spy_and_a_spoofer_get_nothing_through(broker):
     ):
         spy.publish(topic, b"spoof", retain=True)
         spy.publish(topic, b"spoof")
+    until(lambda: spy.dropped["refused by the broker (Not authorized)"] == 8, "the broker's word on each", WAIT)
     watch.publish(TOPICS.decision("device-000"), b"true")
     edge.publish(TOPICS.correction("device-000"), b"secret")
     edge.publish(TOPICS.state("kitchen"), b"private", retain=True)
@@ -297,14 +303,86 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     assert done.stdout.splitlines() == said, done.stderr
     assert tomllib.loads((building / "devices" / "device-001" / "home.toml").read_text())["room"] == "attic"
     until(lambda: "4 devices may speak now" in (tmp_path / "home.log").read_text(), "the edge server's word", 60)
-    lamp, gone = (broker.device(name) for name in ("lamp", "device-003"))
-    for bus, name, share in ((gone, "device-003", 0.9), (lamp, "lamp", 0.7)):
-        bus.publish(TOPICS.decision(name), written(Decision(time.time(), 3, (share, 1 - share, 0.0))))
+    lamp = broker.device("lamp")
+    gone = Mqtt(broker.where.host, broker.where.port, "x", keys=Keys.of(building / "devices" / "device-003" / "mqtt"))
+    lamp.publish(TOPICS.decision("lamp"), written(Decision(time.time(), 3, (0.7, 0.3, 0.0))))
     rooms.wait(TOPICS.state("bath"))
     state = room_state(rooms[-1][1])
     assert (state.devices, state.confidence) == (1, 0.7)
+    assert not gone.wait(2)
     for bus in (lamp, gone, person):
         bus.close()
+
+
+@needs_mosquitto
+@pytest.mark.slow(10)
+def test_a_device_that_was_stolen_and_replaced_has_new_keys_and_the_thief_none(tmp_path, kept):
+    building = home_written(tmp_path)
+    broker, folder = Broker(building, kept), building / "devices" / "device-001"
+    shutil.copytree(folder / "mqtt", tmp_path / "stolen")
+    done = call("deploy", "replace", "device-001", "--building", building)
+    assert done.returncode == 0, done.stderr
+    assert call("home", "update", building).stdout.splitlines() == ["device-001 has new keys"]
+    assert call("home", "update", building).stdout.splitlines() == ["nothing has changed"]
+    assert (folder / "mqtt" / "client.key").read_bytes() != (tmp_path / "stolen" / "client.key").read_bytes()
+    assert tomllib.loads((folder / "home.toml").read_text())["room"] == "kitchen"
+    edge = broker.edge()
+    heard = Heard(edge, TOPICS.decision("device-001"))
+    thief = Mqtt(broker.where.host, broker.where.port, "device-001", keys=Keys.of(tmp_path / "stolen"))
+    thief.publish(TOPICS.decision("device-001"), b"stolen")
+    new, other = broker.device("device-001"), broker.device("device-000")
+    new.publish(TOPICS.decision("device-001"), b"new")
+    heard.wait(TOPICS.decision("device-001"), b"new")
+    assert not thief.wait(2)
+    assert (TOPICS.decision("device-001"), b"stolen") not in heard
+    for bus in (edge, thief, new, other):
+        bus.close()
+
+
+@needs_mosquitto
+@pytest.mark.slow(8)
+def test_sensors_send_and_only_the_devices_that_may_read_them_hear(tmp_path, kept):
+    building = home_written(tmp_path)
+    broker = Broker(building, kept)
+    before = contents(building)
+    for words, wanted in (
+        (("--sensor", "device-000=z/#"), "no sensor may be called 'device-000'"),
+        (("--sensor", "bridge=fedfilt/villa/#"), "not begin with fedfilt"),
+        (("--sensor", "bridge=#"), "not begin with"),
+        (("--sensor", "bridge=a b"), "must have no spaces"),
+        (("--reads", "nobody=z/hall"), "got 'nobody'"),
+        (("--reads", "device-000"), "--reads must be NAME=VALUE"),
+    ):
+        wrong = call("home", "update", building, *words)
+        assert (wrong.returncode, wanted in wrong.stderr, contents(building) == before) == (1, True, True), wrong.stderr
+    reads = "--reads", "device-000=z/hall", "--reads", "device-000=statestream/stove/state"
+    done = call("home", "update", building, "--sensor", "bridge=z/#", *reads)
+    said = ["bridge may send on z/#", "device-000 may read z/hall, statestream/stove/state"]
+    assert done.stdout.splitlines() == said, done.stderr
+    bridge, assistant = broker.client("sensors/bridge", "bridge"), broker.client("assistant", "homeassistant")
+    watch, other = broker.device("device-000"), broker.device("device-002")
+    source = Source(channels=("z/hall#occupancy", "statestream/stove/state"), every=0.05)
+    making, stop = Making(shape=(2, 4), rate=20.0, channels=("occupancy", "power")), threading.Event()
+    readings = source.readings(making, watch, Clock(), stop)
+    at_other = Heard(other, "z/#")
+    bridge.publish("z/hall", b'{"occupancy": true}', retain=True)
+    assistant.publish("statestream/stove/state", b"120.5", retain=True)
+    until(lambda: next(readings).values.tolist() == [1.0, 120.5], "the sensors' values", WAIT)
+    stop.set()
+    bridge.publish(TOPICS.decision("device-000"), b"spoof")
+    until(lambda: bridge.dropped.total() == 1, "the broker's word", WAIT)
+    assert not at_other
+    for bus in (bridge, assistant, watch, other):
+        bus.close()
+
+
+def test_more_labels_than_home_assistant_can_be_told_of_are_refused(tmp_path):
+    table = tomllib.loads(own_experiment(tmp_path / "homes"))
+    table["data"]["labels"] += [f"{number:040d}" for number in range(200)]
+    building = deployed(tmp_path, experiment=tomli_w.dumps(table))
+    done = call("home", "write", building)
+    assert (done.returncode, "labels are too many or too long" in done.stderr) == (1, True), done.stderr
+    assert not (building / "broker").exists()
 
 
 @pytest.mark.slow(3)

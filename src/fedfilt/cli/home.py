@@ -15,6 +15,20 @@ from fedfilt.cli._console import DataDir, errors
 Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
 
 
+Sensors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sensor",
+        help="Who else may send on the broker, and where, such as zigbee2mqtt=zigbee2mqtt/#.",
+        show_default="none",
+    ),
+]
+Reads = Annotated[
+    list[str] | None,
+    typer.Option(help="A topic that a device may read, such as watch=zigbee2mqtt/watch.", show_default="none"),
+]
+
+
 class _Home(TyperGroup):
     """`fedfilt home FOLDER` is short for `fedfilt home run FOLDER`."""
 
@@ -46,16 +60,21 @@ def home_write(
     room: Annotated[
         list[str] | None, typer.Option(help="Room of a device, such as watch=kitchen.", show_default="the graph's")
     ] = None,
+    sensor: Sensors = None,
+    reads: Reads = None,
 ) -> None:
     """Write the broker's configuration, a certificate for everybody who speaks there, and who is in which room."""
     with _errors():
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.home import write_home
 
-        write_home(building, home, parsed(address) if address else None, _rooms(room))
+        where, sensors = parsed(address) if address else None, dict(_pairs("--sensor", sensor))
+        write_home(building, home, where, dict(_pairs("--room", room)), sensors, _grouped(reads))
         print(f"broker:          {building / 'broker' / 'start.sh'}")
         print(f"edge server:     fedfilt home run {building / 'server'}")
         print(f"Home Assistant:  its certificate is in {building / 'assistant'}")
+        for name in sensors:
+            print(f"{name + ':':17}its certificate is in {building / 'sensors' / name}")
 
 
 @home_app.command("update")
@@ -64,21 +83,32 @@ def home_update(
     room: Annotated[
         list[str] | None, typer.Option(help="New room of a device, such as watch=kitchen.", show_default="as before")
     ] = None,
+    sensor: Sensors = None,
+    reads: Reads = None,
 ) -> None:
-    """Let devices speak that `deploy add` has let in since, no longer those that were removed; move them to rooms."""
+    """Follow `deploy add`, `remove` and `replace` with keys and rooms; move devices; let sensors send."""
     with _errors():
         from fedfilt.flower.deploy.home import update_home
 
-        done = update_home(building, _rooms(room))
+        done = update_home(building, dict(_pairs("--room", room)), dict(_pairs("--sensor", sensor)), _grouped(reads))
         print("\n".join(f"{name} {what}" for name, what in done.items()) or "nothing has changed")
 
 
-def _rooms(given: list[str] | None) -> dict[str, str]:
+def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
+    """NAME=VALUE, as an option gives them."""
     found = [text.partition("=") for text in given or []]
-    for name, _, place in found:
-        if not name or not place:
-            raise ValueError(f"--room must be DEVICE=ROOM, such as watch=kitchen, got {name!r}")
-    return {name: place for name, _, place in found}
+    for name, _, value in found:
+        if not name or not value:
+            raise ValueError(f"{option} must be NAME=VALUE, such as watch=kitchen, got {name!r}")
+    return [(name, value) for name, _, value in found]
+
+
+def _grouped(reads: list[str] | None) -> dict[str, list[str]]:
+    """The topics of each device."""
+    found: dict[str, list[str]] = {}
+    for name, topic in _pairs("--reads", reads):
+        found.setdefault(name, []).append(topic)
+    return found
 
 
 @home_app.command("label")

@@ -91,6 +91,7 @@ class Mqtt:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect, client.on_connect_fail = self._on_connect, self._on_connect_fail
         client.on_disconnect, client.on_message = self._on_disconnect, self._on_message
+        client.on_publish, client.on_subscribe = self._on_publish, self._on_subscribe
         asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         asked.MaximumPacketSize = MOST_BYTES + OVERHEAD
         client.connect_async(host, port, KEEPALIVE, clean_start=True, properties=asked)
@@ -200,6 +201,15 @@ class Mqtt:
                 self._say(
                     f"the broker at {self._where} hangs up before it lets us in: is our certificate one of its own?"
                 )
+
+    def _on_publish(self, client: Any, data: Any, number: int, code: Any, properties: Any) -> None:
+        if code.is_failure:
+            self._drop(f"refused by the broker ({code})")
+
+    def _on_subscribe(self, client: Any, data: Any, number: int, codes: Any, properties: Any) -> None:
+        for code in codes:
+            if code.is_failure:
+                self._drop(f"subscriptions refused by the broker ({code})")
 
     def _on_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         if len(message.payload) > MOST_BYTES:

@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
@@ -54,11 +55,32 @@ def renew_server(folder: Path, where: Address, out: Path | None = None) -> None:
     _sign(folder, (out or folder) / "server", "fedfilt edge server", ExtendedKeyUsageOID.SERVER_AUTH, names)
 
 
-def client(authority: Path, folder: Path, name: str, file: str = "client") -> None:
-    """A new key and certificate by which a client of that name is known, and the certificate of its authority."""
+def client(authority: Path, folder: Path, name: str, file: str = "client") -> int:
+    """A new key and certificate by which a client of that name is known, and the certificate of its authority.
+
+    Returns the serial number of the certificate, by which it can be revoked.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
-    _sign(authority, folder / file, name, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return _sign(authority, folder / file, name, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def revocations(authority: Path, serials: Iterable[int]) -> bytes:
+    """A list of certificates that count no more, signed by the authority."""
+    key, issuer = _authority(authority)
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer.subject)
+        .last_update(now - datetime.timedelta(days=1))
+        .next_update(now + datetime.timedelta(days=365 * YEARS))  # a broker lets nobody in with a list that is too old
+        .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
+        .add_extension(_issued_by(issuer), critical=False)
+    )
+    for serial in serials:
+        one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+        builder = builder.add_revoked_certificate(one.build())
+    return builder.sign(key, hashes.SHA384()).public_bytes(Encoding.PEM)
 
 
 def _sign(
@@ -67,29 +89,41 @@ def _sign(
     name: str,
     purpose: x509.ObjectIdentifier,
     names: x509.SubjectAlternativeName | None = None,
-) -> None:
-    """Write a new key and its certificate, FILES.key and FILES.crt, signed by the authority in a folder."""
-    try:
-        authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} must hold ca.key, perhaps kept elsewhere, and ca.crt: {error}") from None
+) -> int:
+    """Write a new key and its certificate, FILES.key and FILES.crt, signed by the authority in a folder; its serial."""
+    authority_key, authority = _authority(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     builder = (
         _begun(name, key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .add_extension(_issued_by(authority), critical=False)
     )
     if names is not None:
         builder = builder.add_extension(names, critical=False)
     private, public = (files.with_name(files.name + ending) for ending in (".key", ".crt"))
     private.unlink(missing_ok=True)
     _write_key(private, key)
-    # Last: whoever sees it new finds its key
-    write_atomically(public, _pem(builder.sign(authority_key, hashes.SHA384())))  # type: ignore[arg-type]
+    signed = builder.sign(authority_key, hashes.SHA384())
+    write_atomically(public, _pem(signed))  # last: whoever sees it new finds its key
+    return signed.serial_number
+
+
+def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """(key, certificate) of the authority in a folder."""
+    try:
+        key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder} must hold ca.key, perhaps kept elsewhere, and ca.crt: {error}") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "as `certificates` makes it"
+    return key, certificate
+
+
+def _issued_by(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
 
 
 def _called(name: str) -> x509.Name:

@@ -1,99 +1,63 @@
 """What a living home needs besides its deployment: a broker that knows every device, and keys for all who speak there.
 
-    server/       home.toml, mqtt/ (two keys of the edge server, one of `fedfilt home label`), start-home.sh, its unit
-    broker/       mosquitto.conf, acl, ca.crt, server.crt, server.key, start.sh, fedfilt-broker.service
+    server/       home.toml, mqtt/ (two keys of the edge server, one of `fedfilt home label`), issued.json (which
+                  certificates there are), start-home.sh, its unit
+    broker/       mosquitto.conf, acl, revoked.pem, ca.crt, server.crt, server.key, start.sh, fedfilt-broker.service
     assistant/    ca.crt, client.crt, client.key, for Home Assistant
+    sensors/      NAME/ca.crt, client.crt, client.key, for what sends the readings of sensors
     devices/      NAME/home.toml, NAME/mqtt/
 
 The broker takes a client for whom its certificate names, and lets a device write only what it says itself and read only
 what is said to it.
 """
 
-import getpass
 import os
-import shlex
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
 
 from fedfilt._files import write_atomically
-from fedfilt.flower.deploy.address import Address, Site, address
-from fedfilt.flower.deploy.certificates import client, renew_server
+from fedfilt._types import Table
+from fedfilt.flower.deploy.address import Address, Site
+from fedfilt.flower.deploy.broker import (
+    ASSISTANT,
+    NAMES,
+    Issued,
+    check_sensors,
+    reload_broker,
+    write_broker,
+    write_rights,
+)
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
 from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
+from fedfilt.home.assistant import device_config, room_config
+from fedfilt.home.bus import check_size
 from fedfilt.home.rooms import UNKNOWN
-from fedfilt.home.topics import NAME
+from fedfilt.home.topics import NAME, Topics
 from fedfilt.runs.build import is_own
 from fedfilt.runs.config import Config
 
-ASSISTANT = "homeassistant"  # who else is on the broker, besides the edge server and people
 PORT = 8883
 
-MOSQUITTO = """# The broker of a home; made by `fedfilt home write`. For Mosquitto 2.
-listener {port}{bind}
-cafile {place}/ca.crt
-certfile {place}/server.crt
-keyfile {place}/server.key
-require_certificate true
-use_identity_as_username true
-use_username_as_clientid true
-allow_anonymous false
-acl_file {place}/acl
 
-user {user}
-persistence true
-persistence_location {place}/data/
-autosave_interval 60
-persistent_client_expiration 7d
-max_queued_messages 1000
-max_packet_size 65536
-max_connections 1000
-log_dest stdout
-log_type error
-log_type warning
-log_type notice
-"""
-
-ACL = """# Who may do what; made by `fedfilt home write`. A name is that of the client's certificate.
-# A device that reads its sensors from this broker needs a line of its own, such as
-#   user watch
-#   topic read zigbee2mqtt/watch
-user {edge}
-topic readwrite fedfilt/{home}/#
-topic readwrite homeassistant/#
-
-user {ears}
-topic read fedfilt/{home}/devices/+/decision
-
-user {assistant}
-topic read fedfilt/{home}/#
-topic write fedfilt/{home}/rooms/+/label
-topic readwrite homeassistant/#
-
-user {people}
-topic read fedfilt/{home}/rooms/+/state
-topic read fedfilt/{home}/rooms/+/corrected
-topic read fedfilt/{home}/edge/status
-topic write fedfilt/{home}/rooms/+/label
-
-# Every device
-pattern write fedfilt/{home}/devices/%u/decision
-pattern write fedfilt/{home}/devices/%u/kept
-pattern readwrite fedfilt/{home}/devices/%u/status
-pattern read fedfilt/{home}/devices/%u/correction
-"""
-
-
-def write_home(building: Path, home: str, where: Address | None = None, rooms: Mapping[str, str] | None = None) -> None:
+def write_home(
+    building: Path,
+    home: str,
+    where: Address | None = None,
+    rooms: Mapping[str, str] | None = None,
+    sensors: Mapping[str, str] | None = None,
+    reads: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Write what the home in a deployment needs, all of it or nothing.
 
-    `where` the broker is reached, by default beside the edge server; `rooms` by device, by default those of the graph.
+    `where` the broker is reached, by default beside the edge server; `rooms` by device, by default those of the graph;
+    `sensors` who else sends on the broker, and on which topics; `reads` which of these topics a device may read.
     """
     server = checked(building / "server", "deployment.toml")
     members, config = Members(server), experiment_of(server)
@@ -104,115 +68,148 @@ def write_home(building: Path, home: str, where: Address | None = None, rooms: M
         raise ValueError('a home needs devices with their own data: [data] name = "own"')
     if UNKNOWN in config.data.labels:
         raise ValueError(f"no label may be called {UNKNOWN!r}: that is what a room says that does not know")
-    where = where or Address(site.where.host, PORT)
-    found = _rooms(config, members, rooms or {})
-    _check_names(home, found)
-    made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
-    try:
-        _write_server(made / "server", server / "certificates", home, where, found, config, site)
-        _write_broker(made / "broker", server / "certificates", home, where, site.place / "broker")
-        client(server / "certificates", made / "assistant", ASSISTANT)
-        for name, room in found.items():
-            _write_device(made / "devices" / name, server / "certificates", home, where, room)
-        _move(made, building)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Bring the home in line with its deployment, all of it or nothing; what was done, by device.
-
-    Devices that were added since get keys and a room, those that were removed may speak no more, and `rooms` may move
-    others. An edge server that is running takes it up by itself, a device when it starts again.
-    """
-    server = checked(building / "server", "home.toml")
-    table, given = settings(server), rooms or {}
-    before, where = dict(table["devices"]), address(table["broker"])
-    found = {
-        name: given.get(name) or before.get(name) or room
-        for name, room in _rooms(experiment_of(server), Members(server), given).items()
-    }
-    _check_names(table["home"], found)
-    added = [name for name in found if name not in before]
-    moved = [name for name in before if name in found and found[name] != before[name]]
-    made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
-    try:
-        for name in added:
-            _write_device(made / "devices" / name, server / "certificates", table["home"], where, found[name])
-        for name in moved:
-            if not (building / "devices" / name / "home.toml").exists():
-                raise ValueError(f"the folder of {name} is not here: change the room in its own home.toml")
-        _move(made, building)
-        for name in moved:
-            path = building / "devices" / name / "home.toml"
-            about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": found[name]}
-            write_atomically(path, tomli_w.dumps(about).encode())
-        write_atomically(server / "home.toml", tomli_w.dumps(table | {"devices": found}).encode())
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    said = {name: f"may speak in {found[name]}" for name in added} | {
-        name: f"is in {found[name]} now" for name in moved
-    }
-    return said | {name: "may speak no more" for name in before if name not in found}
-
-
-def _check_names(home: str, rooms: Mapping[str, str]) -> None:
-    """Refuse names that cannot be in a topic, or are somebody else's on the broker."""
-    for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
-    for name in (EDGE, EARS, PEOPLE, ASSISTANT):
-        if name in rooms:
-            raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
-
-
-def _write_device(made: Path, authority: Path, home: str, where: Address, room: str) -> None:
-    """Write what a device needs, whose name is that of its folder."""
-    client(authority, made / "mqtt", made.name)
-    table = {"home": home, "device": made.name, "room": room, "broker": str(where), "tls": True}
-    (made / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
-
-
-def _write_server(
-    made: Path, authority: Path, home: str, where: Address, rooms: Mapping[str, str], config: Config, site: Site
-) -> None:
-    made.mkdir()
-    for name in (EDGE, EARS, PEOPLE):
-        client(authority, made / "mqtt", name, name)
-    table = {
+    table: Table = {
         "home": home,
-        "broker": str(where),
+        "broker": str(where or Address(site.where.host, PORT)),
         "tls": True,
         "labels": list(config.data.labels),
         "correct_seconds": 30.0,
         "vote": {"how": "weighted", "threshold": 0.5, "switch_seconds": 0.0},
-        "devices": dict(rooms),
+        "sensors": dict(sensors or {}),
+        "reads": {name: list(topics) for name, topics in (reads or {}).items()},
+        "devices": _rooms(config, members, rooms or {}),
     }
+    _check(table)
+    authority, issued, keys = server / "certificates", Issued({}, []), _keys(members)
+    made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
+    try:
+        _write_server(made / "server", authority, table, site, issued)
+        write_broker(made / "broker", authority, table, site.place / "broker")
+        issued.give(authority, made / "assistant", ASSISTANT)
+        for name in table["sensors"]:
+            issued.give(authority, made / "sensors" / name, name)
+        for name in table["devices"]:
+            _write_device(made / "devices" / name, authority, table, issued, keys[name])
+        issued.write(made / "server")
+        _move(made, building)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def update_home(
+    building: Path,
+    rooms: Mapping[str, str] | None = None,
+    sensors: Mapping[str, str] | None = None,
+    reads: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, str]:
+    """Bring the home in line with its deployment, all of it or nothing; what was done, by name.
+
+    Devices that were added since get keys and a room, those that were replaced new keys, and the keys of those that
+    were removed count no more. `rooms` may move devices, `sensors` and `reads` add to who may send and read. An edge
+    server and a broker that are running take it up by themselves, a device when it starts again.
+    """
+    server = checked(building / "server", "home.toml")
+    table, members, given = settings(server), Members(server), rooms or {}
+    authority, issued, keys = server / "certificates", Issued.read(server), _keys(members)
+    before = dict(table["devices"])
+    found = {
+        name: given.get(name) or before.get(name) or room
+        for name, room in _rooms(experiment_of(server), members, given).items()
+    }
+    new = {name: topic for name, topic in (sensors or {}).items() if table.get("sensors", {}).get(name) != topic}
+    allowed = {name: list(topics) for name, topics in (table.get("reads", {}) | dict(reads or {})).items()}
+    after: Table = table | {"devices": found, "sensors": table.get("sensors", {}) | new}
+    after["reads"] = {name: topics for name, topics in allowed.items() if name in found or name in (reads or {})}
+    _check(after)
+    added = [name for name in found if name not in before]
+    moved = [name for name in before if name in found and found[name] != before[name]]
+    replaced = [name for name in issued.replaced(keys) if name in found]
+    removed = [name for name in before if name not in found]
+    said = {name: f"may speak in {found[name]}" for name in added}
+    said |= {name: f"is in {found[name]} now" for name in moved}
+    said |= dict.fromkeys(replaced, "has new keys")
+    said |= dict.fromkeys(removed, "may speak no more")
+    said |= {name: f"may send on {topic}" for name, topic in new.items()}
+    said |= {name: f"may read {', '.join(topics)}" for name, topics in (reads or {}).items()}
+    if not said:
+        return said
+    for name in replaced:
+        if not (building / "devices" / name / "device.toml").exists():
+            raise ValueError(f"the folder of {name}, as fedfilt deploy replace wrote it, is not here")
+    made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
+    try:
+        for name in (*added, *replaced):
+            _write_device(made / "devices" / name, authority, after, issued, keys[name])
+        for name in new:
+            if name not in table.get("sensors", {}):
+                issued.give(authority, made / "sensors" / name, name)
+        for name in removed:
+            issued.revoke(name)
+        for name in replaced:  # what they had is of no use to anybody
+            shutil.rmtree(building / "devices" / name / "mqtt", ignore_errors=True)
+            (building / "devices" / name / "home.toml").unlink(missing_ok=True)
+        _move(made, building)
+        for name in moved:
+            path = building / "devices" / name / "home.toml"
+            if not path.exists():
+                continue  # it is on the device by now; the edge server's word counts
+            about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": found[name]}
+            write_atomically(path, tomli_w.dumps(about).encode())
+        issued.write(server)
+        write_rights(building / "broker", authority, after, issued.revoked)
+        write_atomically(server / "home.toml", tomli_w.dumps(after).encode())
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    if not reload_broker(building / "broker"):
+        said["the broker"] = "does not run here; if it runs elsewhere, copy its folder there and reload it"
+    return said
+
+
+def _keys(members: Members) -> dict[str, str]:
+    """By name, the key by which the deployment knows each device."""
+    return {one["name"]: one["public_key"] for one in members.table["device"]}
+
+
+def _check(table: Table) -> None:
+    """Refuse a home whose names cannot be in a topic or are somebody else's, or that cannot be announced."""
+    home, rooms, labels = table["home"], table["devices"], table["labels"]
+    for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+    for name in NAMES:
+        if name in rooms:
+            raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
+    check_sensors(table["sensors"], table["reads"], rooms)
+    for name, room in rooms.items():
+        topics = Topics(home)
+        for said in (room_config(topics, room, labels, 1), device_config(topics, name, labels, 1, battery=True)):
+            try:
+                check_size("what Home Assistant is told", said)
+            except ValueError as error:
+                raise ValueError(f"the {len(labels)} labels are too many or too long to announce: {error}") from None
+
+
+def _write_device(made: Path, authority: Path, table: Table, issued: Issued, key: str) -> None:
+    """Write what a device needs, whose name is that of its folder."""
+    name = made.name
+    issued.give(authority, made / "mqtt", name, key=key)
+    own = {
+        "home": table["home"],
+        "device": name,
+        "room": table["devices"][name],
+        "broker": table["broker"],
+        "tls": True,
+    }
+    (made / "home.toml").write_text(tomli_w.dumps(own), encoding="utf-8")
+
+
+def _write_server(made: Path, authority: Path, table: Table, site: Site, issued: Issued) -> None:
+    made.mkdir()
+    for name in (EDGE, EARS, PEOPLE):
+        issued.give(authority, made / "mqtt", name, name)
     (made / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
     command = f"{site.program} home run"
     start_files(made, "fedfilt-home", command, site.place / "server", "the rooms of fedfilt", "start-home.sh")
-
-
-def _write_broker(made: Path, authority: Path, home: str, where: Address, place: Path) -> None:
-    made.mkdir()
-    shutil.copyfile(authority / "ca.crt", made / "ca.crt")
-    renew_server(authority, where, made)
-    (made / "data").mkdir(mode=0o700)
-    bind = f" {where.host}" if where.loopback else ""
-    conf = MOSQUITTO.format(port=where.port, bind=bind, place=place, user=getpass.getuser())
-    (made / "mosquitto.conf").write_text(conf, encoding="utf-8")
-    acl = ACL.format(home=home, edge=EDGE, ears=EARS, assistant=ASSISTANT, people=PEOPLE)
-    (made / "acl").write_text(acl, encoding="utf-8")
-    (made / "acl").chmod(0o600)
-    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or "mosquitto"
-    command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
-    (made / "start.sh").write_text(f"#!/bin/sh\n# Starts the broker of the home.\nexec {command}\n")
-    (made / "start.sh").chmod(0o755)
-    (made / "fedfilt-broker.service").write_text(
-        "[Unit]\nDescription=the broker of a home\nAfter=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nExecStart={command}\nUser={getpass.getuser()}\nRestart=on-failure\nRestartSec=5\n"
-        "NoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
-    )
 
 
 def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[str, str]:
@@ -232,6 +229,9 @@ def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[s
 def _move(made: Path, building: Path) -> None:
     """Move everything to its place, or nothing."""
     pairs = [(made / part, building / part) for part in ("broker", "assistant") if (made / part).exists()]
+    pairs += [(one, building / "sensors" / one.name) for one in made.glob("sensors/*")]
+    if (made / "sensors").exists():
+        (building / "sensors").mkdir(exist_ok=True)
     for folder in (*made.glob("server"), *made.glob("devices/*")):
         pairs += [(one, building / one.relative_to(made)) for one in folder.iterdir()]
     for _, target in pairs:
