@@ -3,6 +3,7 @@
 import logging
 import shutil
 import stat
+import threading
 import time
 import tomllib
 
@@ -197,6 +198,28 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
     for line, count in (("is gone", 4), ("messages were dropped: 1 ", 2)):  # by both clients, twice and once
         assert caplog.text.count(line) == count, caplog.text
     for bus in (edge, watch, person):
+        bus.close()
+
+
+@needs_mosquitto
+@pytest.mark.slow(2)
+def test_a_handler_that_has_unsubscribed_hears_nothing_more(broker):
+    edge, first, second = broker.edge(), [], Heard(watch := broker.device("device-000"), TOPICS.correction("device-000"))
+
+    def handler(topic, content):
+        first.append(content)
+
+    watch.subscribe(TOPICS.correction("device-000"), handler)
+    watch.unsubscribe(handler)
+    edge.publish(TOPICS.correction("device-000"), b"a")
+    second.wait(TOPICS.correction("device-000"), b"a")  # the other one still listens
+    told = threading.Event()
+    watch._client.on_unsubscribe = lambda *_: told.set()
+    watch.unsubscribe(watch._handlers[0][1])
+    assert told.wait(WAIT), "and the broker knows that nobody does now"
+    assert not first
+    assert not watch._handlers
+    for bus in (edge, watch):
         bus.close()
 
 
