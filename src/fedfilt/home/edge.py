@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from fedfilt._checks import check_number
@@ -59,6 +59,8 @@ class Edge:
         labels: Sequence[str],
         devices: Mapping[str, str] | None = None,
         *,
+        moving: Collection[str] = (),
+        rooms: Collection[str] = (),
         ears: Bus | None = None,
         voting: Voting | None = None,
         folder: Path | None = None,
@@ -68,12 +70,14 @@ class Edge:
     ) -> None:
         """`devices` by name, each with its room; None: all who speak. `folder` is for files about what happens.
 
+        Devices that are `moving` may say that they are in another room: that of another device, or one of `rooms`.
+
         `corrected` is called after every correction. Decisions are heard on the bus `ears`, if there is one: a broker
         drops what is too much for a client, and that should be no label and no status.
 
         The bus should have `topics.edge`, OFFLINE as its last will.
         """
-        self.household = Household(labels, devices, voting)
+        self.household = Household(labels, devices, voting, moving, rooms)
         self.received, self.dropped = 0, Counter[str]()  # messages; how many did not count, by reason
         self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
         self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
@@ -134,9 +138,9 @@ class Edge:
         self._tell()
         return self.household.wait(now)
 
-    def enlist(self, devices: Mapping[str, str]) -> None:
-        """From now on these devices may speak, each in its room unless it says otherwise."""
-        self.household.enlist(devices, self._clock.now())
+    def enlist(self, devices: Mapping[str, str], moving: Collection[str] = (), rooms: Collection[str] = ()) -> None:
+        """From now on these devices may speak, each in its room unless it is one that moves."""
+        self.household.enlist(devices, self._clock.now(), moving, rooms)
 
     # --- on the thread of the bus ---------------------------------------------------------------------------------
 

@@ -26,9 +26,9 @@ from fedfilt.flower.deploy.certificates import client, renew_server
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
-from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
+from fedfilt.flower.home import EARS, EDGE, PEOPLE, listed, settings
 from fedfilt.home.rooms import UNKNOWN
-from fedfilt.home.topics import NAME
+from fedfilt.home.topics import check_name
 from fedfilt.runs.build import is_own
 from fedfilt.runs.config import Config
 
@@ -123,11 +123,13 @@ def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[
     """Bring the home in line with its deployment, all of it or nothing; what was done, by device.
 
     Devices that were added since get keys and a room, those that were removed may speak no more, and `rooms` may move
-    others. An edge server that is running takes it up by itself, a device when it starts again.
+    others. An edge server that is running takes it up by itself. The folder of a device that was moved need not be here:
+    the server says where it is.
     """
     server = checked(building / "server", "home.toml")
     table, given = settings(server), rooms or {}
-    before, where = dict(table["devices"]), address(table["broker"])
+    known, where = listed(table), address(table["broker"])
+    before = known["devices"]
     found = {
         name: given.get(name) or before.get(name) or room
         for name, room in _rooms(experiment_of(server), Members(server), given).items()
@@ -139,28 +141,26 @@ def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[
     try:
         for name in added:
             _write_device(made / "devices" / name, server / "certificates", table["home"], where, found[name])
-        for name in moved:
-            if not (building / "devices" / name / "home.toml").exists():
-                raise ValueError(f"the folder of {name} is not here: change the room in its own home.toml")
         _move(made, building)
-        for name in moved:
-            path = building / "devices" / name / "home.toml"
-            about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": found[name]}
-            write_atomically(path, tomli_w.dumps(about).encode())
-        write_atomically(server / "home.toml", tomli_w.dumps(table | {"devices": found}).encode())
+        for path in [building / "devices" / name / "home.toml" for name in moved]:
+            if path.exists():
+                about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": found[path.parent.name]}
+                write_atomically(path, tomli_w.dumps(about).encode())
+        moving = {"moving": [name for name in known["moving"] if name in found]} if known["moving"] else {}
+        write_atomically(server / "home.toml", tomli_w.dumps(table | moving | {"devices": found}).encode())
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    said = {name: f"may speak in {found[name]}" for name in added} | {
-        name: f"is in {found[name]} now" for name in moved
-    }
+    said = {name: f"may speak in {found[name]}" for name in added}
+    for name in moved:
+        away = "" if (building / "devices" / name).is_dir() else "; its folder is not here: change its home.toml too"
+        said[name] = f"is in {found[name]} now{away}"
     return said | {name: "may speak no more" for name in before if name not in found}
 
 
 def _check_names(home: str, rooms: Mapping[str, str]) -> None:
     """Refuse names that cannot be in a topic, or are somebody else's on the broker."""
     for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+        check_name(what, name)
     for name in (EDGE, EARS, PEOPLE, ASSISTANT):
         if name in rooms:
             raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
