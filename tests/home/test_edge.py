@@ -9,7 +9,7 @@ import pytest
 from fedfilt.home import assistant, outbox
 from fedfilt.home import edge as edges
 from fedfilt.home.bus import Memory
-from fedfilt.home.clock import Clock
+from fedfilt.home.clock import HOUR, Clock
 from fedfilt.home.edge import OFFLINE, ONLINE, SETTLE, Edge
 from fedfilt.home.rooms import FORGET, UNKNOWN, Voting
 from fedfilt.home.topics import MOST_BYTES, Correction, Decision, Status, Topics, correction, room_state, written
@@ -168,16 +168,30 @@ def test_what_waits_for_a_device_is_bounded(tmp_path, caplog, monkeypatch):
     waiting = json.loads((tmp_path / "waiting.json").read_text())["band"]
     assert [one["end"] for one in waiting] == [993.0, 994.0, 995.0]
     assert "3 corrections wait for band; the oldest is dropped" in caplog.text
-    home.clock.time += outbox.KEPT_SECONDS + 10
-    for _ in range(3):
+    for passed in (outbox.KEPT_SECONDS + 10, 60.0, -outbox.KEPT_SECONDS, 60.0):  # the clock jumps there and back
+        home.clock.time += passed
+        home.edge.step()
+    assert json.loads((tmp_path / "waiting.json").read_text())["band"] == waiting
+    for _ in range(int(outbox.KEPT_SECONDS / HOUR) + 2):
+        home.clock.time += HOUR
         home.edge.step()
     assert json.loads((tmp_path / "waiting.json").read_text()) == {}
-    assert "waited too long for band" in caplog.text
+    assert "3 corrections waited too long for band" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"band": 5}', '{"band": [{"label": "dance", "begin": 0, "end": 1}]}', "\0"]
-)
+def test_what_waits_is_used_but_for_labels_that_are_no_more(tmp_path, caplog):
+    said = [Correction(label, 990.0, 995.0) for label in ("dance", "walk", "dance", "cook")]
+    waiting = {"band": [one._asdict() for one in said], "watch": [said[0]._asdict()]}
+    (tmp_path / "waiting.json").write_text(json.dumps(waiting))
+    home = Home(tmp_path)
+    home.edge.step()
+    home.edge.step()
+    told = [(topic, content) for topic, content in home.heard if topic.endswith("/correction")]
+    assert told == [(TOPICS.correction("band"), written(one)) for one in (said[1], said[3])]
+    assert caplog.text.count("is not used: label must be one of rest, walk, cook") == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"band": 5}', '{"band": {"label": "walk"}}', "\0"])
 def test_what_waits_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
     (tmp_path / "waiting.json").write_text(text)
     home = Home(tmp_path)
