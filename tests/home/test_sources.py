@@ -320,6 +320,18 @@ def test_a_recording_at_its_own_times_goes_on_where_it_should_be(tmp_path):
         assert clock.time == pytest.approx(max(times[-1], start))
 
 
+def test_a_recording_from_a_time_on_leaves_nothing_out_and_says_how_late_it_is(tmp_path, caplog):
+    np.savez(tmp_path / "a.npz", time=500 + np.arange(20.0), values=np.zeros((20, 2)))
+    for now, behind in ((990.0, 0), (1005.0, 0), (1100.0, 1)):
+        clock = Hand(now)
+        source = source_of({"name": "replay", "file": "a.npz", "at": 1000.0}, tmp_path)
+        times = [one.time for one in source.readings(MAKING, Memory(), clock, threading.Event())]
+        assert times == (1000 + np.arange(20.0)).tolist()
+        assert caplog.text.count("is 100 s behind") == behind
+    with pytest.raises(ValueError, match="at must be"):
+        Replay("a.npz", at=-1.0)
+
+
 def test_a_recording_at_its_own_times_is_not_played_again():
     with pytest.raises(ValueError, match="unknown at 'noon'"):
         Replay("a.npz", at="noon")

@@ -142,6 +142,12 @@ class Edge:
         self._tell()
         return self.household.wait(now)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a device has yet to keep a correction."""
+        with self._lock:
+            return bool(self._commands or self._outbox.devices)
+
     def enlist(self, devices: Mapping[str, str], moving: Collection[str] = (), rooms: Collection[str] = ()) -> None:
         """From now on these devices may speak, each in its room unless it is one that moves."""
         self.household.enlist(devices, self._clock.now(), moving, rooms)
