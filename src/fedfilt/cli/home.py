@@ -118,7 +118,7 @@ def home_demo(
     speed: Annotated[float, typer.Option(help="How many times as fast as real life.")] = 20.0,
     data_dir: DataDir = None,
 ) -> None:
-    """Live in two homes for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
+    """Live in four rooms for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
     with errors():
         from rich.console import Console
         from rich.table import Table
