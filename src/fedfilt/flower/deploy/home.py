@@ -123,8 +123,8 @@ def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[
     """Bring the home in line with its deployment, all of it or nothing; what was done, by device.
 
     Devices that were added since get keys and a room, those that were removed may speak no more, and `rooms` may move
-    others. An edge server that is running takes it up by itself. The folder of a device that was moved need not be here:
-    the server says where it is.
+    others. An edge server that is running takes it up by itself. The folder of a device that was moved need not be
+    here: the server says where it is.
     """
     server = checked(building / "server", "home.toml")
     table, given = settings(server), rooms or {}
