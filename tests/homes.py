@@ -35,10 +35,19 @@ class Living:
         self.clock = Hand(float(int(time.time()))) if clock is None else clock
         self.labels = options.pop("labels", LABELS)
         devices = options.pop("devices", DEVICES)
+        moving = ["watch"] if "watch" in devices else ()
         voting = options.pop("voting", Voting(gather_seconds=0.0, how="mean"))
         member = self.bus.member((self.topics.edge, OFFLINE))
         self.edge = Edge(
-            member, self.clock, self.topics, self.labels, devices, voting=voting, folder=folder, home_assistant=False
+            member,
+            self.clock,
+            self.topics,
+            self.labels,
+            devices,
+            moving=moving,
+            voting=voting,
+            folder=folder,
+            home_assistant=False,
         )
 
     def step(self, seconds: float = 0.0) -> None:

@@ -175,9 +175,18 @@ def spoof(home):
     }.items():
         spy.publish(topic, content)
         spy.publish(topic, content, retain=True)
-    spy.publish(TOPICS.status(STOLEN), written(Status(online=True, battery=0.5)), retain=True)
+    claims = Status(online=True, room="kitchen", accuracy=1.0, battery=0.5)  # it is listed in the bath
+    spy.publish(TOPICS.status(STOLEN), written(claims), retain=True)
     until(lambda: home.screen.online(STOLEN), "what it may say, and said last, has arrived", WAIT)
-    until(lambda: len(home.states["kitchen"]) > since + 5, "the kitchen goes on", WAIT)
+    shown = home.server / "home" / "state.json"
+    until(lambda: "another room" in json.loads(shown.read_text())["dropped"], "and was seen through", WAIT)
+    heard = len(home.states["kitchen"])
+
+    def goes_on():
+        spy.publish(TOPICS.decision(STOLEN), written(Decision(time.time(), 9, tuple(shares.values()))))
+        return len(home.states["kitchen"]) > heard + 5
+
+    until(goes_on, "the kitchen goes on", WAIT)
     assert home.said("kitchen", since) == {(DOING, 2)}
     assert home.screen.activity("kitchen") == DOING
     assert home.screen.online(KITCHEN[0])

@@ -204,14 +204,18 @@ def test_windows_that_are_cut_after_the_correction_are_kept_too(tmp_path, caplog
     np.testing.assert_array_equal(kept.x, [windows[int(begin)].values for begin in found])
 
 
-def test_a_correction_that_comes_twice_does_not_undo_a_later_one(tmp_path):
+def test_the_newest_word_counts_also_if_it_was_said_before(tmp_path):
     keep(tmp_path)
-    home = Home(tmp_path)
+    home, done = Home(tmp_path), []
+    home.bus.subscribe(TOPICS.kept("watch"), lambda _, content: done.append(content))
     for window in some(4):
         home.decider.decide(window)
-    for label in ("rest", "cook", "rest"):
-        home.correct(label, 1e6, 1e6 + 10 + (label == "cook"))
-    assert set(home.decider.corrections.read().y) == {"cook"}
+    for label in ("rest", "cook", "cook", "rest"):
+        home.correct(label, 1e6, 1e6 + 10)
+        assert set(home.decider.corrections.read().y) == {label}
+    home.decider.decide(some(5)[-1])  # one that is cut later
+    assert home.decider.corrections.read().y.tolist() == ["rest"] * 5
+    assert len(done) == 4, "one that comes twice is confirmed twice"
 
 
 def test_windows_of_a_clock_that_was_set_back_are_of_another_time(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from fedfilt.home import assistant, outbox
 from fedfilt.home import edge as edges
 from fedfilt.home.bus import Memory
-from fedfilt.home.clock import Clock
+from fedfilt.home.clock import HOUR, Clock
 from fedfilt.home.edge import OFFLINE, ONLINE, SETTLE, Edge
 from fedfilt.home.rooms import FORGET, UNKNOWN, Voting
 from fedfilt.home.topics import MOST_BYTES, Correction, Decision, Status, Topics, correction, room_state, written
@@ -39,6 +39,7 @@ class Home:
         self.answers = True
         self.bus.subscribe(TOPICS.correction("+"), self.answer)
         voting = options.pop("voting", Voting(gather_seconds=0.0))
+        options = {"moving": ["band"] if devices is DEVICES else (), "rooms": ["garden"]} | options
         member = self.bus.member((TOPICS.edge, OFFLINE))
         self.edge = Edge(member, self.clock, TOPICS, LABELS, devices, voting=voting, folder=folder, **options)
 
@@ -87,7 +88,7 @@ def test_a_correction_goes_to_the_devices_of_the_room_and_to_no_other(tmp_path):
     home = Home(tmp_path / "home")
     home.online("watch", "phone", "band")
     home.clock.time += 100
-    home.online("band", room="kitchen")  # came ten seconds ago
+    home.online("band", room="kitchen")  # came ten seconds ago; it is one that moves
     home.clock.time += 10
     home.bus.publish(TOPICS.label("kitchen"), b"cook")
     home.edge.step()
@@ -167,16 +168,30 @@ def test_what_waits_for_a_device_is_bounded(tmp_path, caplog, monkeypatch):
     waiting = json.loads((tmp_path / "waiting.json").read_text())["band"]
     assert [one["end"] for one in waiting] == [993.0, 994.0, 995.0]
     assert "3 corrections wait for band; the oldest is dropped" in caplog.text
-    home.clock.time += outbox.KEPT_SECONDS + 10
-    for _ in range(3):
+    for passed in (outbox.KEPT_SECONDS + 10, 60.0, -outbox.KEPT_SECONDS, 60.0):  # the clock jumps there and back
+        home.clock.time += passed
+        home.edge.step()
+    assert json.loads((tmp_path / "waiting.json").read_text())["band"] == waiting
+    for _ in range(int(outbox.KEPT_SECONDS / HOUR) + 2):
+        home.clock.time += HOUR
         home.edge.step()
     assert json.loads((tmp_path / "waiting.json").read_text()) == {}
-    assert "waited too long for band" in caplog.text
+    assert "3 corrections waited too long for band" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"band": 5}', '{"band": [{"label": "dance", "begin": 0, "end": 1}]}', "\0"]
-)
+def test_what_waits_is_used_but_for_labels_that_are_no_more(tmp_path, caplog):
+    said = [Correction(label, 990.0, 995.0) for label in ("dance", "walk", "dance", "cook")]
+    waiting = {"band": [one._asdict() for one in said], "watch": [said[0]._asdict()]}
+    (tmp_path / "waiting.json").write_text(json.dumps(waiting))
+    home = Home(tmp_path)
+    home.edge.step()
+    home.edge.step()
+    told = [(topic, content) for topic, content in home.heard if topic.endswith("/correction")]
+    assert told == [(TOPICS.correction("band"), written(one)) for one in (said[1], said[3])]
+    assert caplog.text.count("is not used: label must be one of rest, walk, cook") == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"band": 5}', '{"band": {"label": "walk"}}', "\0"])
 def test_what_waits_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
     (tmp_path / "waiting.json").write_text(text)
     home = Home(tmp_path)
@@ -322,13 +337,60 @@ def test_home_assistant_is_told_what_there_is_again_and_what_is_gone():
     home.edge.step()
     assert {topic for topic, content in home.heard if content and topic.endswith("/config")} == configs
     home.heard.clear()
-    home.online("watch", room="garden")
-    home.online("watch")
+    home.online("band", room="garden")
+    home.online("band")
     for _ in range(3):
         home.clock.time += FORGET
         home.edge.step()
     garden = assistant.found_at("fedfilt-villa-room-garden")
     assert [content == b"" for topic, content in home.heard if topic == garden] == [False, True]
+
+
+def test_home_assistant_that_starts_over_and_over_is_told_once_a_step():
+    home = Home()
+    home.online("watch")
+    for _ in range(10_000):
+        home.bus.publish(assistant.BIRTH, b"online")
+    home.heard.clear()
+    home.edge.step()
+    configs = [topic for topic, _ in home.heard if topic.endswith("/config")]
+    assert len(configs) == len(set(configs)) == 5
+    assert not home.edge._commands
+
+
+def test_a_device_that_names_another_room_gets_nothing_of_it():
+    """One that is listed in the bath claims to be in the kitchen, and never wrong."""
+    home = Home(moving=())
+    home.online("watch", "phone", accuracy=0.8)
+    home.online("band", room="kitchen", accuracy=1.0)
+    for name, shares in (("watch", (0.9, 0.05, 0.05)), ("phone", (0.9, 0.05, 0.05)), ("band", (0.0, 1.0, 0.0))):
+        home.says(name, *shares)
+    assert (home.room("kitchen").activity, home.room("kitchen").devices) == ("rest", 2)
+    home.bus.publish(TOPICS.label("kitchen"), b"cook")
+    home.edge.step()
+    assert set(home.corrections()) == {"watch", "phone"}
+    assert home.edge._table()["dropped"] == {"another room": 1}
+
+
+def test_a_message_that_cannot_be_sent_ends_nothing():
+    labels = [f"label {number} {'x' * 80}" for number in range(200)]  # Home Assistant would be told too much
+    bus = Memory()
+    edge = Edge(bus.member(), Hand(), TOPICS, labels, DEVICES)
+    assert edge._table()["dropped"]["cannot be sent"] == 5
+    bus.publish(TOPICS.status("watch"), written(Status(online=True, room="kitchen")))
+    edge.step()
+    assert edge.household.devices["watch"].status.online
+
+
+def test_a_correction_after_a_restart_is_about_the_whole_time(tmp_path):
+    bus = Memory()
+    Home(tmp_path, bus=bus).online(*DEVICES)
+    bus.publish(TOPICS.status("band"), written(Status(online=True, room="kitchen")), retain=True)
+    home = Home(tmp_path, bus=bus)  # hears what is retained
+    home.heard.clear()
+    bus.publish(TOPICS.label("kitchen"), b'{"label": "cook", "seconds": 600}')
+    home.edge.step()
+    assert home.corrections() == dict.fromkeys(DEVICES, Correction("cook", 400.0, 1000.0))
 
 
 def test_it_runs_until_it_is_stopped_and_its_will_is_kept():

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import stat
+import sys
 import threading
 import time
 import tomllib
@@ -207,6 +208,29 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
 
 
 @needs_mosquitto
+@pytest.mark.slow(2)
+def test_a_handler_that_has_unsubscribed_hears_nothing_more(broker):
+    edge, watch, first = broker.edge(), broker.device("device-000"), []
+    second = Heard(watch, TOPICS.correction("device-000"))
+
+    def handler(topic, content):
+        first.append(content)
+
+    watch.subscribe(TOPICS.correction("device-000"), handler)
+    watch.unsubscribe(handler)
+    edge.publish(TOPICS.correction("device-000"), b"a")
+    second.wait(TOPICS.correction("device-000"), b"a")  # the other one still listens
+    told = threading.Event()
+    watch._client.on_unsubscribe = lambda *_: told.set()
+    watch.unsubscribe(watch._handlers[0][1])
+    assert told.wait(WAIT), "and the broker knows that nobody does now"
+    assert not first
+    assert not watch._handlers
+    for bus in (edge, watch):
+        bus.close()
+
+
+@needs_mosquitto
 @pytest.mark.slow(5)
 def test_a_flood_of_decisions_crowds_out_no_label(broker):
     bus, ears = broker.edge(), broker.client("server/mqtt", EARS, EARS)
@@ -292,6 +316,8 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     rooms, edge = Heard(person, TOPICS.state("+")), Heard(person, TOPICS.edge)
     edge.wait(TOPICS.edge, ONLINE)
     assert "nothing has changed" in call("home", "update", building).stdout
+    listed = building / "server" / "home.toml"
+    listed.write_text(f'moving = ["device-002", "device-003"]\n{listed.read_text()}')
     for words in (("add", "lamp", "--room", "room-0"), ("remove", "device-003")):
         done = call("deploy", *words, "--building", building)
         assert done.returncode == 0, done.stderr
@@ -302,6 +328,7 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     said = ["lamp may speak in bath", "device-001 is in attic now", "device-003 may speak no more"]
     assert done.stdout.splitlines() == said, done.stderr
     assert tomllib.loads((building / "devices" / "device-001" / "home.toml").read_text())["room"] == "attic"
+    assert tomllib.loads(listed.read_text())["moving"] == ["device-002"]
     until(lambda: "4 devices may speak now" in (tmp_path / "home.log").read_text(), "the edge server's word", 60)
     lamp = broker.device("lamp")
     gone = Mqtt(broker.where.host, broker.where.port, "x", keys=Keys.of(building / "devices" / "device-003" / "mqtt"))
@@ -310,6 +337,22 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     state = room_state(rooms[-1][1])
     assert (state.devices, state.confidence) == (1, 0.7)
     assert not gone.wait(2)
+    shutil.move(building / "devices" / "device-001", tmp_path / "elsewhere")
+    done = call("home", "update", building, "--room", "device-001=kitchen")
+    assert "device-001 is in kitchen now; its folder is not here: change its home.toml too" in done.stdout, done.stderr
+    right = listed.read_text()
+    for old, new, said in (
+        ('device-000 = "kitchen"', 'device-000 = "a+b"', "a room must be up to 40 letters"),
+        ('moving = [\n    "device-002"', 'moving = [\n    "nobody"', "moving must name devices that are listed"),
+        ("[devices]", "[gadgets]", "must list the devices with their rooms"),
+    ):
+        assert old in right
+        listed.write_text(right.replace(old, new))
+        until(lambda said=said: said in (tmp_path / "home.log").read_text(), f"{said} in the log", 60)
+    assert (tmp_path / "home.log").read_text().count("the devices stay as they were") == 3
+    listed.write_text(right)
+    lamp.publish(TOPICS.decision("lamp"), written(Decision(time.time(), 3, (0.2, 0.8, 0.0))))
+    until(lambda: room_state(rooms[-1][1]).confidence == 0.8, "the home goes on", 60)
     for bus in (lamp, gone, person):
         bus.close()
 
@@ -398,6 +441,19 @@ def test_without_a_broker_it_waits_and_says_so_once(caplog, monkeypatch):
     assert not bus.wait(2.5)
     bus.close()
     assert caplog.text.count(f"{port} cannot be reached") == 1
+
+
+def test_a_device_of_a_home_says_what_is_missing_or_wrong(tmp_path, monkeypatch):
+    building = home_written(tmp_path)
+    folder = building / "devices" / "device-000"
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "paho", None)
+        done = call("device", "run", folder)
+    assert (done.returncode, "needs paho-mqtt" in done.stderr) == (1, True), done.stderr
+    about = (folder / "home.toml").read_text()
+    (folder / "home.toml").write_text(about.replace('room = "kitchen"', 'room = "living room"'))
+    done = call("device", "run", folder)
+    assert (done.returncode, "got 'living room'" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_folder_without_a_home_is_named(tmp_path):

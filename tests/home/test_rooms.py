@@ -3,11 +3,22 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfilt.home.rooms import DOUBT, FORGET, MOST_DEVICES, UNKNOWN, Household, Voting
+from fedfilt.home.rooms import (
+    DOUBT,
+    FORGET,
+    MOST_DEVICES,
+    MOST_ROOMS,
+    MOST_TRUSTED,
+    UNKNOWN,
+    Household,
+    Voting,
+    counted,
+)
 from fedfilt.home.topics import Decision, Status
 
 LABELS = ("rest", "walk", "cook")
@@ -20,9 +31,10 @@ def shares(draw, count=3):
     return tuple(one / sum(raw) for one in raw)
 
 
-def home(rooms, **options):
+def home(rooms, moving=(), more=(), **options):
     """A home of devices that are online, by name and room."""
-    found = Household(LABELS, rooms, Voting(**{"gather_seconds": 0.0, "threshold": 0.0} | options))
+    voting = Voting(**{"gather_seconds": 0.0, "threshold": 0.0} | options)
+    found = Household(LABELS, rooms, voting, moving, more)
     for name in rooms:
         found.status(name, Status(online=True), 0.0)
     return found
@@ -30,6 +42,7 @@ def home(rooms, **options):
 
 def weighed(said, accuracies):
     """The vote, once more: in plain Python, a label at a time."""
+    accuracies = [None if one is None else min(one, 0.9) for one in accuracies]
     known = [one for one in accuracies if one is not None]
     weights = [1.0] * len(said)
     if known:
@@ -63,6 +76,26 @@ def test_the_vote_equals_a_loop_in_any_order_of_arrival(given_, how, threshold, 
     assert state.devices == len(given_)
     if abs(max(wanted) - threshold) > 1e-9 and sorted(wanted)[-1] - sorted(wanted)[-2] > 1e-9:
         assert state.activity == (LABELS[wanted.index(max(wanted))] if max(wanted) > threshold else UNKNOWN)
+
+
+@given(
+    st.integers(2, 30),
+    st.lists(st.floats(0.8, 1), min_size=2, max_size=2),
+    st.lists(st.floats(0.9, 1), min_size=2, max_size=2),
+    st.none() | st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_whatever_accuracy_a_device_claims_two_good_ones_outvote_it(labels, accuracies, sure, claimed, lie):
+    right, wrong = np.eye(labels)[:2]
+    honest = [one * right + (1 - one) * wrong for one in sure]
+    said = np.array([*honest, lie * wrong + (1 - lie) * right])[:, None, :]
+    assert counted(said, [*accuracies, claimed]).argmax() == 0
+
+
+@given(st.floats(MOST_TRUSTED, 1), st.floats(0, 1))
+def test_no_device_counts_as_more_accurate_than_is_believed(claimed, other):
+    said = np.array([[[0.2, 0.5, 0.3]], [[0.6, 0.1, 0.3]]])
+    np.testing.assert_array_equal(counted(said, [claimed, other]), counted(said, [MOST_TRUSTED, other]))
 
 
 @given(
@@ -149,7 +182,7 @@ def test_a_clock_that_is_set_back_or_on_keeps_nobody_silent():
 
 
 def test_devices_come_go_and_change_rooms():
-    found = home({"watch": "hall", "phone": "hall"})
+    found = home({"watch": "hall", "phone": "hall"}, moving=["phone"], more=["bath"])
     for name in ("watch", "phone"):
         found.hear(name, Decision(0.0, 1, (0.0, 1.0, 0.0)), 0.0)
     assert found.vote(0.0)["hall"].devices == 2
@@ -173,16 +206,48 @@ def test_devices_come_go_and_change_rooms():
     assert found.rooms == ["hall"]
 
 
+def test_only_a_device_that_moves_changes_rooms_and_only_to_those_that_there_are():
+    found = home({"spy": "bath", "watch": "kitchen", "phone": "kitchen"}, moving=["phone"], more=["garden"])
+    for name in ("watch", "phone"):
+        assert found.hear(name, Decision(1.0, 1, (0.9, 0.1, 0.0)), 1.0)
+    assert found.status("spy", Status(online=True, room="kitchen", accuracy=1.0), 1.0), "what else it says counts"
+    assert found.devices["spy"].status.accuracy == 1.0
+    assert found.hear("spy", Decision(1.0, 1, (0.0, 1.0, 0.0)), 1.0)
+    assert {room: state.devices for room, state in found.vote(1.0).items()} == {"kitchen": 2, "bath": 1}
+    assert found.dropped == {"another room": 1}
+    for number in range(3000):
+        found.status("spy", Status(online=True, room=f"room-{number}"), 2.0)
+        found.status("phone", Status(online=True, room=f"room-{number}"), 2.0)
+    assert found.rooms == ["bath", "kitchen"]
+    assert found.dropped == {"another room": 6001}
+    for room in ("garden", "bath", "kitchen"):
+        found.status("phone", Status(online=True, room=room), 3.0)
+        assert "phone" in found.members(room)
+    found.status("phone", Status(online=False), 4.0)
+    assert found.dropped == {"another room": 6001}
+
+
+def test_where_a_device_is_found_it_may_have_been_for_long():
+    found = Household(LABELS, {"phone": "hall", "watch": "bath"}, Voting(), moving=["phone"])
+    assert found.hear("phone", Decision(100.0, 1, (1.0, 0.0, 0.0)), 100.0)
+    found.status("phone", Status(online=True, room="bath"), 100.0)  # retained since before the edge server started
+    assert (found.devices["phone"].room, found.devices["phone"].since) == ("bath", -math.inf)
+    found.status("phone", Status(online=True, room="hall"), 200.0)
+    assert (found.devices["phone"].room, found.devices["phone"].since) == ("hall", 200.0)
+
+
 def test_the_list_of_devices_may_change():
-    found = home({"watch": "hall", "phone": "hall"})
+    found = home({"watch": "hall", "phone": "hall"}, moving=["phone"], more=["bath"])
     for name in ("watch", "phone"):
         found.hear(name, Decision(0.0, 1, (0.0, 1.0, 0.0)), 0.0)
     found.status("phone", Status(online=True, room="bath"), 0.0)
-    found.enlist({"phone": "attic", "lamp": "hall"}, 1.0)
+    found.enlist({"phone": "attic", "lamp": "hall"}, 1.0, moving=["phone"], rooms=["bath"])
     assert (found.members("hall"), found.members("bath")) == (["lamp"], ["phone"]), "a device knows where it is"
     assert found.vote(1.0)["hall"].activity == UNKNOWN, "the watch has no say any more"
     assert not found.hear("watch", Decision(1.0, 1, (0.0, 1.0, 0.0)), 1.0)
     assert found.hear("lamp", Decision(1.0, 1, (0.0, 0.0, 1.0)), 1.0)
+    found.enlist({"phone": "attic", "lamp": "hall"}, 1.2)
+    assert found.members("attic") == ["phone"], "it moves no more"
     found.enlist({"lamp": "bath"}, 1.5)
     assert found.members("bath") == ["lamp"]
     assert found.vote(1.5)["hall"].devices == 0
@@ -194,12 +259,12 @@ def test_nothing_grows_without_bound():
     for number in range(3 * MOST_DEVICES):
         name = f"device-{number}"
         now = float(number)
-        found.status(name, Status(online=True, room=f"room-{rng.randrange(50)}"), now)
+        found.status(name, Status(online=True, room=f"room-{rng.randrange(3 * MOST_ROOMS)}"), now)
         found.hear(name, Decision(now, 1, (0.2, 0.3, 0.5)), now)
         found.status(name, Status(online=False), now)
     assert len(found.devices) == MOST_DEVICES
-    assert len(found.rooms) == 50
-    assert len(found.dropped) < 5
+    assert len(found.rooms) == MOST_ROOMS
+    assert len(found.dropped) <= 5
     found.forget(now)
     found.forget(now + 2 * FORGET)
     found.forget(now + 4 * FORGET)
@@ -211,6 +276,15 @@ def test_labels_and_settings_are_checked():
     for labels in (["rest"], ["rest", "rest"], ["rest", UNKNOWN]):
         with pytest.raises(ValueError, match="labels must be"):
             Household(labels)
+    for devices, options, said in (
+        ({"watch": "a+b"}, {}, "a room must be .* got 'a\\+b'"),
+        ({"watch": 5}, {}, "a room must be"),
+        ({"a/b": "hall"}, {}, "a device must be"),
+        ({"watch": "hall"}, {"rooms": ["living room"]}, "a room must be"),
+        ({"watch": "hall"}, {"moving": ["phone"]}, "moving must name devices that are listed, got 'phone'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Household(LABELS, devices, **options)
     with pytest.raises(ValueError, match="threshold"):
         Voting(threshold=1.5)
     with pytest.raises(ValueError, match="fresh_seconds"):

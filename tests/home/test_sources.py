@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-import types
+from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
@@ -75,15 +75,50 @@ def test_keys_may_be_inside_others_and_named_otherwise():
         same(reader.wait(1), [[1, 5, 6]])
 
 
-def test_messages_in_cbor(monkeypatch):
+def test_messages_in_cbor():
+    cbor2 = pytest.importorskip("cbor2")
+    moment = datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+    with Reader(Mqtt(topic="watch", format="cbor")) as reader:
+        for said in ({"time": 1.0, "x": 2, "y": 3}, [{"time": cbor2.CBORTag(1, 2.5), "x": 4.5, "y": True}]):
+            reader.send("watch", cbor2.dumps(said))
+        reader.send("watch", cbor2.dumps({"time": moment, "x": 5, "y": None}))
+        same(reader.wait(3), [[1, 2, 3], [2.5, 4.5, 1], [3, 5, np.nan]])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"ON", b"\xff", b"\xa2\x61x\x01", b"\x81" * 16_000, b"\xc1" * 16_000),
+        *(bytes.fromhex(text) for text in ("9bffffffffffffffff", "5b7fffffffffffffff", "d81d05", "a1818000", "c074")),
+    ],
+)
+def test_a_message_in_cbor_that_is_damaged_ends_nothing(content):
+    cbor2 = pytest.importorskip("cbor2")
+    with Reader(Mqtt(topic="watch", format="cbor")) as reader:
+        reader.send("watch", content)
+        reader.send("watch", cbor2.dumps({"time": 1, "x": 2, "y": 3}))
+        same(reader.wait(1), [[1, 2, 3]])
+
+
+def test_cbor_needs_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cbor2", None)
     with pytest.raises(ValueError, match="need cbor2"):
         next(iter(Mqtt(topic="watch", format="cbor").readings(MAKING, Memory(), Clock(), threading.Event())))
-    module = types.ModuleType("cbor2")
-    module.loads = lambda content: {b"\xa1": {"time": 1, "x": 2, "y": 3}}[content]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cbor2", module)
-    with Reader(Mqtt(topic="watch", format="cbor")) as reader:
-        reader.send("watch", b"\xa1")
-        same(reader.wait(1), [[1, 2, 3]])
+
+
+def test_a_source_that_has_ended_listens_no_more():
+    reader = Reader(Mqtt(channels=("a", "b")))
+    with reader:
+        assert len(reader.bus._handlers) == 2
+    assert not reader.bus._handlers
+
+
+def test_a_sample_lacks_what_it_does_not_say():
+    with Reader(Mqtt(topic="watch")) as reader:
+        reader.send("watch", {"time": 1, "x": 1})
+        reader.send("watch", {"time": 2, "y": 5})
+        reader.send("watch", {"time": 3, "x": None, "y": 6})
+        same(reader.wait(3), [[1, 1, np.nan], [2, np.nan, 5], [3, np.nan, 6]])
 
 
 def test_a_topic_per_sensor_as_esphome_has_it():
@@ -107,6 +142,8 @@ def test_sensors_that_speak_only_of_changes():
         until(lambda: reader.got and reader.got[-1].values.tolist() == [1, 0], "both are known", 10)
         reader.send("homeassistant/light/lamp/state", b"on")
         until(lambda: reader.got[-1].values.tolist() == [1, 1], "a change", 10)
+        reader.send("zigbee2mqtt/hall", {"occupancy": None})
+        until(lambda: np.isnan(reader.got[-1].values).tolist() == [True, False], "that one is not known any more", 10)
         until(lambda: np.isnan(reader.got[-1].values).all(), "that they are too old", 10)
         times = np.array([one.time for one in reader.got])
         np.testing.assert_allclose(np.diff(times), 1.0)
@@ -281,6 +318,18 @@ def test_a_recording_at_its_own_times_goes_on_where_it_should_be(tmp_path):
         assert [one.time for one in got] == times[first:].tolist(), "to the last bit"
         assert [one.values.tolist() for one in got] == values[first:].tolist(), "what is past is passed over"
         assert clock.time == pytest.approx(max(times[-1], start))
+
+
+def test_a_recording_from_a_time_on_leaves_nothing_out_and_says_how_late_it_is(tmp_path, caplog):
+    np.savez(tmp_path / "a.npz", time=500 + np.arange(20.0), values=np.zeros((20, 2)))
+    for now, behind in ((990.0, 0), (1005.0, 0), (1100.0, 1)):
+        clock = Hand(now)
+        source = source_of({"name": "replay", "file": "a.npz", "at": 1000.0}, tmp_path)
+        times = [one.time for one in source.readings(MAKING, Memory(), clock, threading.Event())]
+        assert times == (1000 + np.arange(20.0)).tolist()
+        assert caplog.text.count("is 100 s behind") == behind
+    with pytest.raises(ValueError, match="at must be"):
+        Replay("a.npz", at=-1.0)
 
 
 def test_a_recording_at_its_own_times_is_not_played_again():

@@ -1,15 +1,22 @@
 """The demo of the living home, lived through."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
+from fedfilt.data.own import Making
 from fedfilt.data.store import Store
+from fedfilt.data.windows import Scaling
 from fedfilt.datasets import Watch
+from fedfilt.home.clock import Clock
 from fedfilt.home.records import Home
-from fedfilt.runs.living import PASSES, PEOPLE, RULES, demo
-from fedfilt.training.kept import FILE
+from fedfilt.models import CNN1d
+from fedfilt.runs.living import PASSES, PEOPLE, RULES, Person, _live, demo
+from fedfilt.training.kept import FILE, Kept, take
+from fedfilt.training.sgd import Training
+from fedfilt.training.trainer import Trainer
 from helpers import real, sure
 
 
@@ -46,3 +53,35 @@ def test_people_live_correct_and_are_learnt_from(tmp_path):
     for name in known:
         own = [one.status for one in home.changes if one.device == name and one.status.accuracy is not None]
         assert [status.round for status in own] == [0, 2, 4]
+
+
+class Slow(Trainer):
+    """One that cannot keep up with what it is to decide on."""
+
+    def predict(self, row, x):
+        time.sleep(0.03)
+        return super().predict(row, x)
+
+
+@pytest.mark.slow(5)
+def test_what_people_say_is_right_however_slow_the_machine_is(tmp_path, caplog):
+    making = Making((2, 20), ("walk", "rest", "cook"), 10, 10.0, validation_share=0.0, test_share=0.0)
+    trainer, labels = Slow(CNN1d((2, 20), 3), Training(), (2, 20)), np.repeat([0, 1, 2], 300)
+    live = np.stack([np.arange(900.0)] * 2, axis=1)  # every row says which it is
+    people = []
+    for name in ("anna", "bert"):
+        devices = (f"{name}-left", f"{name}-right")
+        people.append(Person(name, devices, dict.fromkeys(devices, live), labels, np.empty(0), np.empty(0)))
+        for device in devices:
+            (tmp_path / "devices" / device / "data").mkdir(parents=True)
+            (tmp_path / "devices" / device / "state").mkdir()
+            model = Kept(trainer.start(0), 0, Scaling(np.zeros(2), np.ones(2)).to_json())
+            take(tmp_path / "devices" / device / "state", model, trainer.layout)
+    accuracies = {device: 0.5 for person in people for device in person.devices}
+    _live(people, tmp_path, making, trainer, Clock(100.0), accuracies)
+    for device in accuracies:
+        kept = np.load(tmp_path / "devices" / device / "data" / "corrections.npz")
+        rows = kept["x"][:, 0].astype(int)
+        assert [set(labels[row]) for row in rows] == [{making.labels.index(label)} for label in kept["y"]]
+        assert {label: (kept["y"] == label).sum() >= 2 for label in making.labels} == dict.fromkeys(making.labels, True)
+    assert "s behind: this machine is too slow for it" in caplog.text

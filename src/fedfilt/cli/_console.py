@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,12 @@ def errors() -> Iterator[None]:
     except (ValueError, ArithmeticError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+
+
+def check_mqtt() -> None:
+    """Say what is missing where a home on a broker is wanted, instead of failing at an import."""
+    if find_spec("paho") is None:
+        raise ValueError("a home on a broker needs paho-mqtt: pip install 'fedfilt[mqtt]'")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedfilt.cli._console import errors
+from fedfilt.cli._console import check_mqtt, errors
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
 
@@ -48,6 +48,7 @@ def device(folder: Folder) -> None:
         folder = checked(folder, "device.toml")
         with stoppable(), ExitStack() as stack:
             if (folder / "home.toml").exists():
+                check_mqtt()
                 from fedfilt.flower.home import deciding
 
                 stack.enter_context(deciding(folder))

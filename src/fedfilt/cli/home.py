@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from fedfilt.cli._console import DataDir, errors
+from fedfilt.cli._console import DataDir, check_mqtt, errors
 
 Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
 
@@ -137,8 +136,7 @@ def _errors() -> Iterator[None]:
     logging.getLogger("fedfilt").setLevel(logging.INFO)
     try:
         with errors():
-            if find_spec("paho") is None:
-                raise ValueError("a home on a broker needs paho-mqtt: pip install 'fedfilt[mqtt]'")
+            check_mqtt()
             yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -150,7 +148,7 @@ def home_demo(
     speed: Annotated[float, typer.Option(help="How many times as fast as real life.")] = 20.0,
     data_dir: DataDir = None,
 ) -> None:
-    """Live in two homes for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
+    """Live in four rooms for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
     with errors():
         from rich.console import Console
         from rich.table import Table

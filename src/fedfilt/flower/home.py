@@ -23,7 +23,7 @@ from fedfilt.home.edge import OFFLINE, ONLINE, Edge
 from fedfilt.home.mqtt import Keys, Mqtt
 from fedfilt.home.rooms import Voting
 from fedfilt.home.stream import LATEST
-from fedfilt.home.topics import Correction, Topics, written
+from fedfilt.home.topics import Correction, Topics, check_name, written
 from fedfilt.home.topics import correction as parsed
 
 log = logging.getLogger("fedfilt")
@@ -86,7 +86,7 @@ def keep_home(folder: Path) -> None:
         correct_seconds = table.get("correct_seconds", 30.0)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / 'home.toml'} is not what fedfilt home write makes: {error}") from None
-    devices, corrected = _devices(table), asking(folder, table.get("round_after", 0))
+    known, corrected = listed(table), asking(folder, table.get("round_after", 0))
     follow = _following(folder)
     files.mkdir(exist_ok=True)
     with locked(files), stoppable():
@@ -97,34 +97,37 @@ def keep_home(folder: Path) -> None:
                 clock,
                 topics,
                 labels,
-                devices,
+                **known,
                 ears=ears,
                 voting=voting,
                 folder=files,
                 correct_seconds=correct_seconds,
                 corrected=corrected,
             )
-            log.info("%d devices may speak in %s", len(devices), topics.home)
+            log.info("%d devices may speak in %s", len(known["devices"]), topics.home)
             edge.run(threading.Event(), lambda: follow(edge.enlist))
         finally:
             ears.close()
             bus.close()
 
 
-def _devices(table: Table) -> dict[str, str]:
-    """By name, the room of every device that a home.toml lists."""
-    devices = table.get("devices")
-    if not isinstance(devices, dict) or not all(isinstance(room, str) for room in devices.values()):
+def listed(table: Table) -> Table:
+    """What a home.toml lists: `devices` with their rooms, those that are `moving`, and `rooms` besides theirs."""
+    devices, moving, rooms = table.get("devices"), table.get("moving", []), table.get("rooms", [])
+    if not isinstance(devices, dict):
         raise ValueError("home.toml must list the devices with their rooms, as fedfilt home write does")
-    return devices
+    for key, names in (("moving", moving), ("rooms", rooms)):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{key} in home.toml must be a list of names, got {names!r}")
+    return {"devices": devices, "moving": moving, "rooms": rooms}
 
 
-def _following(folder: Path) -> Callable[[Callable[[dict[str, str]], None]], None]:
+def _following(folder: Path) -> Callable[[Callable[..., None]], None]:
     """To be called now and then with what is to take up the devices of a home.toml that has changed."""
 
     known = (folder / "home.toml").stat().st_mtime_ns
 
-    def look(enlist: Callable[[dict[str, str]], None]) -> None:
+    def look(enlist: Callable[..., None]) -> None:
         nonlocal known
         try:
             found = (folder / "home.toml").stat().st_mtime_ns
@@ -134,12 +137,12 @@ def _following(folder: Path) -> Callable[[Callable[[dict[str, str]], None]], Non
             return
         known = found
         try:
-            devices = _devices(settings(folder))
+            known_now = listed(settings(folder))
+            enlist(**known_now)
         except ValueError as error:
             log.warning("%s; the devices stay as they were", error)
         else:
-            enlist(devices)
-            log.info("%d devices may speak now", len(devices))
+            log.info("%d devices may speak now", len(known_now["devices"]))
 
     return look
 
@@ -166,11 +169,12 @@ def deciding(folder: Path) -> Iterator[None]:
     if device.source is None:
         raise ValueError("a device decides on what it senses only with own data")
     name, topics, clock, stop = table["device"], Topics(table["home"]), clock_of(table), threading.Event()
+    room = check_name("room", table.get("room"))
     bus = connect(folder, name, will=last_will(topics, name))
     try:
         making = device.source.making
         trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
-        decider = Decider(folder, making, trainer, bus, topics, name, table["room"], clock)
+        decider = Decider(folder, making, trainer, bus, topics, name, room, clock)
         threading.Thread(target=decider.watch, args=(stop,), daemon=True).start()
         if decider.settings.source:
             threading.Thread(target=decider.live, args=(stop,), daemon=True).start()
@@ -185,7 +189,8 @@ def deciding(folder: Path) -> Iterator[None]:
 def label(folder: Path, room: str, said: Correction) -> list[str]:
     """Tell the edge server of a home what a room was doing; the devices that it has passed this on to."""
     table = settings(folder)
-    rooms = sorted(set(table.get("devices", {}).values()))
+    known = listed(table)
+    rooms = sorted({*known["devices"].values(), *known["rooms"]})
     if said.label not in table.get("labels", ()):
         raise ValueError(f"unknown label {said.label!r} (allowed: {', '.join(table.get('labels', ()))})")
     topics = Topics(table["home"])

@@ -31,6 +31,10 @@ class Bus(Protocol):
         """
         ...
 
+    def unsubscribe(self, handler: Handler) -> None:
+        """Have a handler called no more."""
+        ...
+
     def close(self) -> None:
         """End; what was promised as a last will is published."""
         ...
@@ -103,7 +107,7 @@ class Memory:
         """A part of this bus that can be closed by itself; its last will is then published, retained."""
         return Member(self, will)
 
-    def leave(self, handlers: list[Handler]) -> None:
+    def unsubscribe(self, *handlers: Handler) -> None:
         """Forget handlers."""
         with self._lock:
             self._handlers = [(pattern, handler) for pattern, handler in self._handlers if handler not in handlers]
@@ -130,9 +134,14 @@ class Member:
         self._handlers.append(handler)
         self._shared.subscribe(pattern, handler, retained=retained)
 
+    def unsubscribe(self, handler: Handler) -> None:
+        """Forget a handler."""
+        self._handlers = [one for one in self._handlers if one != handler]
+        self._shared.unsubscribe(handler)
+
     def close(self) -> None:
         """Leave the bus, with the last will."""
-        self._shared.leave(self._handlers)
+        self._shared.unsubscribe(*self._handlers)
         if self._will is not None:
             self._shared.publish(*self._will, retain=True)
 

@@ -3,6 +3,8 @@
 import threading
 import time
 
+HOUR = 3600.0  # seconds
+
 
 class Clock:
     """Seconds since 1970 as the home counts them; with a `speed`, they pass that many times as fast from now on.
@@ -37,3 +39,25 @@ class Clock:
             return not stop.wait(left)
         time.sleep(left)
         return True
+
+
+class Hourly:
+    """Says once an hour at home that it is time to remove what is old.
+
+    Not when more time has passed: then the clock was set, and has an hour to be set right before anything goes.
+
+    >>> hourly = Hourly(0.0)
+    >>> [hourly.due(now) for now in (1800.0, 3600.0, 7300.0, 1e9, 1e9 + 60, 1e9 + 3600, 7300.0)]
+    [False, True, True, False, False, True, False]
+    """
+
+    def __init__(self, now: float) -> None:
+        self._last = now
+
+    def due(self, now: float) -> bool:
+        """Whether an hour has passed since this was last true."""
+        passed = now - self._last
+        if 0 <= passed < HOUR:
+            return False
+        self._last = now
+        return 0 <= passed < 2 * HOUR

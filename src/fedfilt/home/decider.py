@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from fedfilt.data import own
 from fedfilt.data.own import SEEN, BadData, Making, owner, seen_by
 from fedfilt.data.windows import Scaling, Seen
 from fedfilt.home.bus import Bus
-from fedfilt.home.clock import Clock
+from fedfilt.home.clock import Clock, Hourly
 from fedfilt.home.corrections import FORGOTTEN, Corrections, forgotten_since, label_of
 from fedfilt.home.readings import Complaints, Source, source_of
 from fedfilt.home.stream import Stream, Window
@@ -35,7 +34,6 @@ MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
 MOST_SAID = 100  # corrections in memory
 AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
 TELL = 300.0  # seconds after which a status is said again: a broker may have lost it
-TIDY = 3600.0  # seconds between two looks for corrections that are too old
 LOOK = 5.0  # seconds between two looks at what has changed on disk while no readings come
 
 
@@ -97,7 +95,7 @@ class Decider:
         self._over = False
         self._battery: float | None = None
         self._forgotten = _file(folder / FORGOTTEN)
-        self._tidied = self.clock.now()
+        self._hourly = Hourly(self.clock.now())
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
         self._recent: deque[Correction] = deque(maxlen=MOST_SAID)  # the newest last
@@ -219,13 +217,10 @@ class Decider:
                 goes_on = "" if self.model is None else f"; it goes on with that of round {self.model.round}"
                 log.warning("%s has no model that it can use%s: %s", self.name, goes_on, error)
         now = self.clock.now()
-        passed = now - self._tidied
-        if not 0 <= passed < TIDY:
-            self._tidied = now
+        if self._hourly.due(now):
             with self._lock:
                 self._keep(self._keep_seen)
-            if 0 <= passed < 2 * TIDY:  # else the clock was set; an hour is left to set it right before anything goes
-                self._keep(lambda: self.corrections.tidy(now))
+            self._keep(lambda: self.corrections.tidy(now))
 
     def tell(self, room: str | None = None) -> None:
         """Say how this device is, if that has changed or is long ago; perhaps it is in another room."""
@@ -255,15 +250,17 @@ class Decider:
             return
         self._forget()
         with self._lock:
-            again = correction in self._recent  # it is said until the edge server knows that it is kept
+            # It is said until the edge server knows that it is kept; only then comes the next
+            again = bool(self._recent) and correction == self._recent[-1]
             if not again:
                 self._recent.append(correction)
             windows = list(self._windows)
         if not again:
             count = self._keep(lambda: self.corrections.add(correction, windows))
             if count is None:
-                with self._lock, suppress(ValueError):
-                    self._recent.remove(correction)
+                with self._lock:
+                    if self._recent and correction == self._recent[-1]:
+                        self._recent.pop()
                 return
             if not count:
                 log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from fedfilt._checks import check_number
@@ -59,6 +59,8 @@ class Edge:
         labels: Sequence[str],
         devices: Mapping[str, str] | None = None,
         *,
+        moving: Collection[str] = (),
+        rooms: Collection[str] = (),
         ears: Bus | None = None,
         voting: Voting | None = None,
         folder: Path | None = None,
@@ -68,18 +70,21 @@ class Edge:
     ) -> None:
         """`devices` by name, each with its room; None: all who speak. `folder` is for files about what happens.
 
+        Devices that are `moving` may say that they are in another room: that of another device, or one of `rooms`.
+
         `corrected` is called after every correction. Decisions are heard on the bus `ears`, if there is one: a broker
         drops what is too much for a client, and that should be no label and no status.
 
         The bus should have `topics.edge`, OFFLINE as its last will.
         """
-        self.household = Household(labels, devices, voting)
+        self.household = Household(labels, devices, voting, moving, rooms)
         self.received, self.dropped = 0, Counter[str]()  # messages; how many did not count, by reason
         self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
         self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
         self._assistant, self._corrected = home_assistant, corrected
         self._waiting: dict[str, bytes] = {}  # by topic, what devices said
         self._commands: deque[tuple[str, bytes]] = deque()
+        self._greeted = False  # Home Assistant has started since we last looked
         self._lock, self._woken = threading.Lock(), threading.Event()
         self._announced: dict[str, bytes] = {}  # by topic, to Home Assistant
         self._known: tuple[list[str], list[tuple[str, bool]]] | None = None  # the rooms and devices in it
@@ -118,7 +123,10 @@ class Edge:
         with self._lock:
             said, self._waiting = self._waiting, {}
             commands, self._commands = self._commands, deque()
+            greeted, self._greeted = self._greeted, False
         now = self._clock.now()
+        if greeted:
+            self._tell_all()
         for topic, content in said.items():
             self._read(topic, content, now)
         for topic, content in commands:
@@ -134,9 +142,15 @@ class Edge:
         self._tell()
         return self.household.wait(now)
 
-    def enlist(self, devices: Mapping[str, str]) -> None:
-        """From now on these devices may speak, each in its room unless it says otherwise."""
-        self.household.enlist(devices, self._clock.now())
+    @property
+    def waits(self) -> bool:
+        """Whether a device has yet to keep a correction."""
+        with self._lock:
+            return bool(self._commands or self._outbox.devices)
+
+    def enlist(self, devices: Mapping[str, str], moving: Collection[str] = (), rooms: Collection[str] = ()) -> None:
+        """From now on these devices may speak, each in its room unless it is one that moves."""
+        self.household.enlist(devices, self._clock.now(), moving, rooms)
 
     # --- on the thread of the bus ---------------------------------------------------------------------------------
 
@@ -166,7 +180,7 @@ class Edge:
     def _take_birth(self, topic: str, content: bytes) -> None:
         if content == ONLINE:  # Home Assistant has started, and knows nothing
             with self._lock:
-                self._commands.append((topic, content))
+                self._greeted = True
             self._woken.set()
 
     # --- on ours --------------------------------------------------------------------------------------------------
@@ -193,14 +207,15 @@ class Edge:
                 self.dropped["bad message"] += 1
             log.debug("%s of %s was dropped: %s", what, name, error)
 
+    def _tell_all(self) -> None:
+        """Say everything that Home Assistant wants to know once more."""
+        self._announced, self._known = {}, None
+        for room in self.household.rooms:
+            if (state := self.household.state(room)) is not None:
+                self._publish(room, state)
+
     def _correct(self, topic: str, content: bytes, now: float) -> None:
         """Tell each device of a room what was right, and whoever said so which devices these are."""
-        if topic == assistant.BIRTH:
-            self._announced, self._known = {}, None
-            for room in self.household.rooms:
-                if (state := self.household.state(room)) is not None:
-                    self._publish(room, state)
-            return
         _, room, _ = self._topics.parsed(topic) or ("", "", "")
         try:
             said = self._label(content, now)
@@ -209,7 +224,7 @@ class Edge:
             for name in members:  # for as long as it was in this room
                 self._outbox.add(name, said._replace(begin=max(said.begin, since[name])))
             answer = {**said._asdict(), "devices": members}
-            self._bus.publish(self._topics.corrected(room), json.dumps(answer).encode(), expires=EXPIRE_SECONDS)
+            self._send(self._topics.corrected(room), json.dumps(answer).encode(), expires=EXPIRE_SECONDS)
             if not members:
                 raise BadMessage("there is no device in that room")
         except BadMessage as error:
@@ -233,7 +248,7 @@ class Edge:
             late = there is not None and there.status.online and time.monotonic() - when > SEND_AGAIN
             if said is not None and (said != before or late):
                 self._sent[name] = said, time.monotonic()
-                self._bus.publish(self._topics.correction(name), written(said), expires=SEND_AGAIN)
+                self._send(self._topics.correction(name), written(said), expires=SEND_AGAIN)
 
     def _label(self, content: bytes, now: float) -> Correction:
         """What somebody says: the name of a label, a table with the last so many `seconds`, or a whole correction."""
@@ -258,9 +273,18 @@ class Edge:
 
     def _publish(self, room: str, state: RoomState) -> None:
         expires = EXPIRE_SECONDS / self._clock.speed
-        self._bus.publish(self._topics.state(room), written(state), retain=True, expires=expires)
+        self._send(self._topics.state(room), written(state), retain=True, expires=expires)
         if self._files is not None:
             self._files.decision(room, state, self._says(room))
+
+    def _send(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
+        """Publish a message; one that cannot be sent is counted, and the home goes on."""
+        try:
+            self._bus.publish(topic, content, retain=retain, expires=expires)
+        except ValueError as error:
+            with self._lock:
+                self.dropped["cannot be sent"] += 1
+            log.debug("a message was not sent: %s", error)
 
     def _says(self, room: str) -> Table:
         """By name, what each device of a room thinks."""
@@ -290,10 +314,10 @@ class Edge:
             topic = assistant.found_at(assistant.device_identity(topics, name))
             wanted[topic] = assistant.device_config(topics, name, self._labels, expires, battery)
         for topic in (self._announced.keys() | traces) - wanted.keys():
-            self._bus.publish(topic, b"", retain=True)
+            self._send(topic, b"", retain=True)
         for topic, content in wanted.items():
             if self._announced.get(topic) != content:
-                self._bus.publish(topic, content, retain=True)
+                self._send(topic, content, retain=True)
         self._announced = wanted
 
     def _table(self) -> Table:

@@ -124,6 +124,16 @@ class Mqtt:
             if self._connected.is_set():
                 self._ask([(pattern, retained)])
 
+    def unsubscribe(self, handler: Handler) -> None:
+        """Have a handler called no more; the broker is told which patterns nobody wants any longer."""
+        with self._turn:
+            given = {pattern for pattern, one, _ in self._handlers if one == handler}
+            self._handlers = [one for one in self._handlers if one[1] != handler]
+        with self._lock:
+            unwanted = given - {pattern for pattern, _, _ in self._handlers}
+            if unwanted and self._connected.is_set():
+                self._client.unsubscribe(sorted(unwanted))
+
     def wait(self, seconds: float) -> bool:
         """Wait until the broker is there; whether it is."""
         return self._connected.wait(seconds)

@@ -2,16 +2,18 @@
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedfilt._files import write_atomically
-from fedfilt.home.topics import Correction, correction
+from fedfilt.home.clock import Hourly
+from fedfilt.home.topics import BadMessage, Correction, correction
 
 log = logging.getLogger("fedfilt")
 
 MOST = 200  # corrections that wait for a device; then the oldest are dropped
-KEPT_SECONDS = 7 * 86_400.0  # after the end of what they are about; then they are dropped
+KEPT_SECONDS = 7 * 86_400.0  # after the end of what they are about; then they are dropped, within an hour
 
 
 class Outbox:
@@ -27,10 +29,11 @@ class Outbox:
     def __init__(self, labels: Sequence[str], path: Path | None = None) -> None:
         self._labels, self._path, self._failed = labels, path, False
         self._waiting: dict[str, list[Correction]] = {}
+        self._hourly = Hourly(-math.inf)
         if path is not None and path.exists():
             try:
                 self._waiting = self._read(path)
-            except (OSError, ValueError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
                 log.warning("%s cannot be read, and is not used: %s", path, error)
 
     @property
@@ -55,28 +58,34 @@ class Outbox:
         """A device has kept a correction; False if it is not what it was to be told now."""
         if self.next(device) != said:
             return False
-        self._drop(device)
+        self._keep(device, self._waiting[device][1:])
         return True
 
     def forget(self, now: float) -> None:
-        """Let go of what is too old."""
+        """Let go of what is too old, unless the clock was just set."""
+        if not self._hourly.due(now):
+            return
         for device, waiting in list(self._waiting.items()):
-            if now - waiting[0].end > KEPT_SECONDS:
-                log.warning("a correction waited too long for %s and is dropped", device)
-                self._drop(device)
+            young = [said for said in waiting if now - said.end <= KEPT_SECONDS]
+            if young != waiting:
+                log.warning("%d corrections waited too long for %s: dropped", len(waiting) - len(young), device)
+                self._keep(device, young)
 
-    def _drop(self, device: str) -> None:
-        del self._waiting[device][0]
-        if not self._waiting[device]:
+    def _keep(self, device: str, waiting: list[Correction]) -> None:
+        """From now on only this waits for a device."""
+        self._waiting[device] = waiting
+        if not waiting:
             del self._waiting[device]
         self._write()
 
     def _read(self, path: Path) -> dict[str, list[Correction]]:
-        table = json.loads(path.read_bytes())
-        found = {
-            str(device): [correction(json.dumps(one).encode(), self._labels) for one in waiting][-MOST:]
-            for device, waiting in table.items()
-        }
+        found: dict[str, list[Correction]] = {}
+        for device, waiting in json.loads(path.read_bytes()).items():
+            for one in waiting[-MOST:]:
+                try:
+                    found.setdefault(device, []).append(correction(json.dumps(one).encode(), self._labels))
+                except BadMessage as error:  # of a label that is no more, perhaps
+                    log.warning("a correction that waits for %s is not used: %s", device, error)
         return {device: waiting for device, waiting in found.items() if waiting}
 
     def _write(self) -> None:

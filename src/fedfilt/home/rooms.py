@@ -5,18 +5,19 @@ Time is always handed in, so that a replay, a test and a clock that jumps are al
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedfilt._checks import check_choice, check_number
 from fedfilt._types import Array
-from fedfilt.home.topics import Decision, RoomState, Status
+from fedfilt.home.topics import Decision, RoomState, Status, check_name
 from fedfilt.rounds.voting import tally
 
 UNKNOWN = "unknown"
-MOST_DEVICES = 1000  # of a home that has no list of them
+MOST_DEVICES, MOST_ROOMS = 1000, 100  # of a home that has no list of them
+MOST_TRUSTED = 0.9  # accuracy; a device that says it is better counts as this good, for nobody can check what it says
 FORGET = 3600.0  # seconds after which a room without devices, or a device nobody listed and that is away, is forgotten
 DOUBT = 0.01  # a label is never taken as less likely than this: one wrong certainty must not rule it out for long
 
@@ -51,6 +52,7 @@ class Device:
     room: str
     since: float  # when it came into this room
     status: Status = Status(online=False)
+    known: bool = False  # it has said how it is
     decision: Decision | None = None
     new: bool = False  # no vote has counted its decision
     seen: float = -math.inf  # when it last said anything
@@ -77,27 +79,49 @@ class Household:
     """
 
     def __init__(
-        self, labels: Sequence[str], devices: Mapping[str, str] | None = None, voting: Voting | None = None
+        self,
+        labels: Sequence[str],
+        devices: Mapping[str, str] | None = None,
+        voting: Voting | None = None,
+        moving: Collection[str] = (),
+        rooms: Collection[str] = (),
     ) -> None:
-        """`devices` are the names of those who may speak, each with its room; None: whoever does, up to a limit."""
+        """`devices` are the names of those who may speak, each with its room; None: whoever does, up to a limit.
+
+        Only those that are `moving` may say that they are in another room: that of another device, or one of `rooms`.
+        """
         if len(labels) < 2 or len(set(labels)) < len(labels) or UNKNOWN in labels:
             raise ValueError(f"labels must be two at least, all different and none {UNKNOWN!r}, got {list(labels)}")
         self.labels, self.voting = tuple(labels), voting or Voting()
         self.devices: dict[str, Device] = {}
         self._rooms: dict[str, _Room] = {}
         self._listed = devices is not None
-        self._home: dict[str, str] = {}  # by device, its room unless it says otherwise
-        self.enlist(devices or {})
-        self.dropped: Counter[str] = Counter()  # decisions that did not count, by reason
+        self.dropped: Counter[str] = Counter()  # what devices said that did not count, by reason
+        self._home: dict[str, str] = {}  # by device, its room
+        self._open: set[str] = set()  # rooms that devices may move to
+        self._moving: set[str] = set()
+        self.enlist(devices or {}, moving=moving, rooms=rooms)
 
-    def enlist(self, devices: Mapping[str, str], now: float = -math.inf) -> None:
-        """From now on these devices may speak, each in its room unless it says otherwise; others are let go."""
+    def enlist(
+        self,
+        devices: Mapping[str, str],
+        now: float = -math.inf,
+        moving: Collection[str] = (),
+        rooms: Collection[str] = (),
+    ) -> None:
+        """From now on these devices may speak, each in its room unless it is one that moves; others are let go."""
+        for name in devices:
+            check_name("device", name)
+        for name in (*devices.values(), *rooms):
+            check_name("room", name)
+        for name in set(moving) - set(devices):
+            raise ValueError(f"moving must name devices that are listed, got {name!r}; there are {', '.join(devices)}")
         for name in self._home.keys() - devices.keys():
             self._withdraw(self.devices.pop(name), now)
-        self._home = dict(devices)
+        self._home, self._moving, self._open = dict(devices), set(moving), {*devices.values(), *rooms}
         for name, room in devices.items():
             device = self.devices.setdefault(name, Device(room, -math.inf))
-            self._move(device, device.status.room or room, now)
+            self._move(device, self._room(name, device.status.room), now)
 
     @property
     def rooms(self) -> list[str]:
@@ -123,9 +147,14 @@ class Household:
             return False
         if not status.online and name in self.devices:  # a last will knows no more than that
             status = self.devices[name].status._replace(online=False)
-        room = status.room or self._home.get(name, "")
+        room = self._room(name, status.room)
         device = self.devices.setdefault(name, Device(room, -math.inf))
+        if status.room and status.online and room != status.room:
+            self.dropped["another room"] += 1  # than it may be in; what else it says counts
+        since = device.since
         self._move(device, room, now)
+        if not device.known:  # it may have been there for long: it is we who have just come
+            device.known, device.since = True, since
         if not status.online:
             self._withdraw(device, now)
         device.status, device.seen = status, now
@@ -180,6 +209,14 @@ class Household:
             elif now - room.alone > FORGET:
                 del self._rooms[name]
 
+    def _room(self, name: str, said: str) -> str:
+        """The room that a device is in if it says `said`: the one it is listed in, unless it may move there."""
+        if self._listed:
+            return said if name in self._moving and said in self._open else self._home[name]
+        if not said or said in self._rooms or len(self._rooms) < MOST_ROOMS:
+            return said
+        return self.devices[name].room if name in self.devices else ""
+
     def _move(self, device: Device, room: str, now: float) -> None:
         """Note in which room a device is."""
         if room != device.room:
@@ -229,13 +266,7 @@ class Household:
     def _shares(self, voters: Sequence[tuple[Device, Decision]]) -> Array:
         """What devices together think: what the vote counts for each label, as shares of 1."""
         said = np.array([said.probabilities for _, said in voters])[:, None, :]
-        accuracies = [device.status.accuracy for device, _ in voters]
-        known = [accuracy for accuracy in accuracies if accuracy is not None]
-        if self.voting.how == "mean" or not known:
-            total = tally(said)[0]
-        else:  # a device that does not know how good it is counts as those that do, on average
-            other = sum(known) / len(known)
-            total = tally(said, "weighted", [other if one is None else one for one in accuracies])[0]
+        total = counted(said, [device.status.accuracy for device, _ in voters], self.voting.how)[0]
         return total / total.sum()
 
     def _smoothed(self, room: _Room, voters: Sequence[tuple[Device, Decision]], now: float) -> Array:
@@ -254,3 +285,19 @@ class Household:
             belief = belief / belief.sum()
         room.belief, room.voted = belief, now
         return belief
+
+
+def counted(probabilities: Array, accuracies: Sequence[float | None], how: str = Voting.how) -> Array:
+    """(M, labels) what the vote counts if devices that say they are so accurate say this, (devices, M, labels).
+
+    Nobody counts as more accurate than `MOST_TRUSTED`, so that two devices that are right 8 times in 10, and 90 % sure,
+    outvote any third. A device that does not know its accuracy counts as those that do, on average.
+
+    >>> counted(np.array([[[0.9, 0.1]], [[0.9, 0.1]], [[0.0, 1.0]]]), [0.8, 0.8, 1.0]).argmax()
+    np.int64(0)
+    """
+    known = [min(accuracy, MOST_TRUSTED) for accuracy in accuracies if accuracy is not None]
+    if how == "mean" or not known:
+        return tally(probabilities)
+    other = sum(known) / len(known)
+    return tally(probabilities, how, [other if one is None else min(one, MOST_TRUSTED) for one in accuracies])

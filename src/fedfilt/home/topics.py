@@ -23,6 +23,13 @@ MOST_BYTES = 16_384  # of a message
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
+def check_name(what: str, name: object) -> str:
+    """Return a name of a home, a device or a room if it can be in a topic."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+    return name
+
+
 class BadMessage(ValueError):
     """A message that is not what it should be."""
 

@@ -5,6 +5,7 @@ Everything is as in a real home, but for the bus, which is in memory, and the cl
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +24,10 @@ from fedfilt.home.bus import Memory
 from fedfilt.home.clock import Clock
 from fedfilt.home.decider import Decider, last_will
 from fedfilt.home.edge import OFFLINE, Edge
-from fedfilt.home.topics import Topics, room_state
+from fedfilt.home.rooms import counted
+from fedfilt.home.topics import Correction, Topics, room_state, written
 from fedfilt.rounds.play import play
 from fedfilt.rounds.types import State
-from fedfilt.rounds.voting import vote
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.sources.replay import Replay
@@ -35,10 +36,11 @@ from fedfilt.training.trainer import Trainer
 
 PEOPLE, HOMES = 4, 2
 LIVE = 0.6  # of a recording that is lived through; the rest is for the test
-CORRECTED = 3.2  # seconds that a correction is about, at least: two windows of two seconds
+CORRECTED = 4.0  # seconds that a correction is about: two or three windows of two seconds, one a second
 PASSES = 2  # times that everybody does all exercises, with a correction of each
 SPARE = 3.0  # seconds from the moment that a correction is about to the end of the exercise
 PATIENCE = 10.0  # seconds that a person waits for the room to decide
+LAST = 60.0  # seconds, of the machine's, to keep the last corrections
 LATER = 30.0  # seconds that everybody goes on for after the last rounds, each with another exercise, uncorrected
 FILTER = {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 1.0}}
 RULES: dict[str, Table | str] = {"G-Fedfilt": FILTER, "FedAvg": "fedavg", "personal": "local"}
@@ -174,6 +176,7 @@ def _live(
     edge = Edge(bus.member((topics.edge, OFFLINE)), clock, topics, making.labels, rooms, folder=out / "home")
     threads = [threading.Thread(target=edge.run, args=(stop,))]
     members = []
+    start = clock.now()  # of all recordings, and of what is said about them, however late a thread is
     for person in people:
         times = np.arange(len(person.labels)) / making.rate
         for name in person.devices:
@@ -184,34 +187,36 @@ def _live(
             decider = Decider(folder, making, trainer, member, topics, name, person.room, clock)
             decider.accuracy = accuracies[name]  # on what is kept for the test: all that it was told is for training
             decider.tell()
-            source = Replay(str(folder / "live.npz"))
+            source = Replay(str(folder / "live.npz"), at=start)
             threads.append(threading.Thread(target=decider.live, args=(stop, source)))
         if correct:
-            threads.append(threading.Thread(target=_correct, args=(person, making, bus, clock, topics)))
+            threads.append(threading.Thread(target=_correct, args=(person, making, bus, clock, topics, start)))
     for thread in threads:
         thread.start()
     for thread in threads[1:]:
         thread.join()
     clock.sleep(1.0)
+    end = time.monotonic() + LAST
+    while edge.waits and time.monotonic() < end:
+        time.sleep(0.01)
     stop.set()
     threads[0].join()
     for member in members:
         member.close()
 
 
-def _correct(person: Person, making: Making, bus: Memory, clock: Clock, topics: Topics) -> None:
+def _correct(person: Person, making: Making, bus: Memory, clock: Clock, topics: Topics, start: float) -> None:
     """Be a person who says, once in each exercise, what they are doing: when the room has decided about that moment."""
-    begin, decided = clock.now(), [0.0]
+    decided = [0.0]
     bus.subscribe(topics.state(person.room), lambda _, content: decided.append(room_state(content).at))
     for label, name in enumerate(making.labels):
         rows = np.flatnonzero(person.labels == label)
-        said = begin + (rows[-1] + 1) / making.rate - SPARE  # near the end, when all of it was this exercise
-        clock.sleep(said - clock.now())
-        end = clock.now() + PATIENCE
-        while decided[-1] < said and clock.now() < end:
+        end = start + (rows[-1] + 1) / making.rate - SPARE  # near the end, when all of it was this exercise
+        clock.sleep(end - clock.now())
+        latest = clock.now() + PATIENCE
+        while decided[-1] < end and clock.now() < latest:
             clock.sleep(0.2)
-        seconds = clock.now() - said + CORRECTED
-        bus.publish(topics.label(person.room), json.dumps({"label": name, "seconds": seconds}).encode())
+        bus.publish(topics.label(person.room), written(Correction(name, end - CORRECTED, end)))
 
 
 def _trained(out: Path, making: Making, aggregator: Table | str, start: Array, rounds: int, seed: int) -> Array:
@@ -237,7 +242,10 @@ def _trained(out: Path, making: Making, aggregator: Table | str, start: Array, r
 def _tested(
     people: list[Person], out: Path, trainer: Trainer, making: Making, models: Array, scaling: Scaling | None = None
 ) -> Table:
-    """Accuracy of devices, and of rooms, on what is kept for the test; with their own scaling, or a common one."""
+    """Accuracy of devices, and of rooms, on what is kept for the test; with their own scaling, or a common one.
+
+    Rooms vote as on the edge server: devices count by the accuracy that they tell, which is this one.
+    """
     devices, rooms = {}, []
     for place, person in enumerate(people):
         said = []
@@ -246,7 +254,8 @@ def _tested(
             known = scaling or _scaling(out / "devices" / name, making)
             said.append(trainer.predict(row, known.apply(person.test_x[side])))
             devices[name] = float((said[-1].argmax(axis=1) == person.test_y).mean())
-        rooms.append(float((vote(np.stack(said)) == person.test_y).mean()))
+        together = counted(np.stack(said), [devices[name] for name in person.devices]).argmax(axis=1)
+        rooms.append(float((together == person.test_y).mean()))
     return {"device": float(np.mean(list(devices.values()))), "room": float(np.mean(rooms)), "devices": devices}
 
 

@@ -3,6 +3,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedfilt.home.topics import MOST_BYTES
 WORDS = {"on": 1.0, "off": 0.0, "true": 1.0, "false": 0.0, "open": 1.0, "closed": 0.0}
 MILLISECONDS = 1e11  # a later time is in milliseconds
 BEHIND = 1000  # readings that may be made up for after a pause
+MISSING = object()  # what a message says under a key that it has not
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,10 @@ class Mqtt:
     """Messages on topics: a sample each, or a list of them (JSON or CBOR), or the state of one sensor each.
 
     With a `topic`, `channels` are keys in its messages, inner ones as in acceleration.x; by default they are the
-    experiment's channels. Without, each channel is TOPIC, for messages that are a value, or TOPIC#key. A reading is
-    complete when all channels have come; if one comes again before that, those that are missing are NaN. Sensors that
-    speak only when something changes need `every`: so many seconds apart, a reading has the newest value of each.
+    experiment's channels. Without, each channel is TOPIC, for messages that are a value, or TOPIC#key. A sample of a
+    topic that has all channels is a reading, and what it lacks is NaN. From several topics, a reading is complete when
+    all channels have come; if one comes again before that, those that are missing are NaN. Sensors that speak only when
+    something changes need `every`: so many seconds apart, a reading has the newest value of each.
 
     >>> Mqtt(topic="zigbee2mqtt/hall", channels=("occupancy", "illuminance"), every=1.0).places(())
     [('zigbee2mqtt/hall', 'occupancy'), ('zigbee2mqtt/hall', 'illuminance')]
@@ -63,20 +66,20 @@ class Mqtt:
         places = self.places(making.channels)
         if len(places) != making.shape[0]:
             raise ValueError(f"mqtt must have {making.shape[0]} channels, got {len(places)}; name them in [source]")
-        inbox, over, decode = Inbox("mqtt"), threading.Event(), _Decoder(self, places)
+        inbox, decode = Inbox("mqtt"), _Decoder(self, places)
 
         def take(topic: str, content: bytes) -> None:
             if len(content) > MOST_BYTES:
                 inbox.complaints("large", "messages of more than %d bytes are dropped", MOST_BYTES)
-            elif not over.is_set():
+            else:
                 inbox.put(clock.now(), topic, content)
 
-        for topic in dict.fromkeys(topic for topic, _ in places):
-            bus.subscribe(topic, take)
         try:
+            for topic in decode.topics:
+                bus.subscribe(topic, take)
             yield from self._held(inbox, decode, clock, stop) if self.every else _whole(inbox, decode, stop)
-        finally:
-            over.set()
+        finally:  # it may be started again, with another handler
+            bus.unsubscribe(take)
 
     def _held(self, inbox: Inbox, decode: "_Decoder", clock: Clock, stop: threading.Event) -> Iterator[Reading]:
         """A reading every so many seconds, with the newest value of each channel."""
@@ -96,7 +99,7 @@ class Mqtt:
 
 
 def _whole(inbox: Inbox, decode: "_Decoder", stop: threading.Event) -> Iterator[Reading]:
-    """A reading when all channels have come, or one comes again."""
+    """A reading when all channels have come, one comes again, or no other topic has any."""
     begun: dict[int, float] = {}
     time = math.nan
     while not stop.is_set():
@@ -107,7 +110,7 @@ def _whole(inbox: Inbox, decode: "_Decoder", stop: threading.Event) -> Iterator[
                 begun = {}
             begun |= found
             time = when
-            if len(begun) == decode.count:
+            if len(begun) == decode.count or len(decode.topics) == 1:
                 yield decode.reading(time, begun)
                 begun = {}
 
@@ -121,12 +124,13 @@ class _Decoder:
         self._at: dict[str, list[tuple[int, str]]] = {}
         for channel, (topic, key) in enumerate(places):
             self._at.setdefault(topic, []).append((channel, key))
+        self.topics = list(self._at)
         self._load: Callable[[bytes], Any] = json.loads
         if source.format == "cbor":
             try:
                 self._load = import_module("cbor2").loads
             except ImportError:
-                raise ValueError("messages in CBOR need cbor2: pip install cbor2") from None
+                raise ValueError("messages in CBOR need cbor2: pip install 'fedfilt[mqtt]'") from None
 
     def __call__(
         self, came: float, topic: str, content: bytes, complaints: Complaints
@@ -134,11 +138,13 @@ class _Decoder:
         """(time, values by channel) of every sample in a message."""
         try:
             said = self._load(content)
-        except (ValueError, RecursionError, EOFError):  # cbor2's errors are ValueError or EOFError
+        except Exception:  # cbor2 raises what it likes, by version and by message
             said = content.decode("utf-8", "replace")  # the state of a sensor, such as ON
         for sample in said if isinstance(said, list) else [said]:
             found = {
-                channel: _value(value) for channel, key in self._at[topic] if (value := _inner(sample, key)) is not None
+                channel: _value(value)
+                for channel, key in self._at[topic]
+                if (value := _inner(sample, key)) is not MISSING
             }
             if not found:
                 complaints("keys", "messages on %s have none of the channels; they are dropped", topic)
@@ -154,16 +160,16 @@ class _Decoder:
 
 
 def _inner(value: Any, key: str) -> Any:
-    """What a message says under a key such as acceleration.x or values.0; None if it says nothing.
+    """What a message says under a key such as acceleration.x or values.0, or that it says nothing.
 
-    >>> _inner({"acceleration": {"x": 1}}, "acceleration.x"), _inner({"v": [5, 6]}, "v.1"), _inner(3, "x")
-    (1, 6, None)
+    >>> _inner({"acceleration": {"x": 1}}, "acceleration.x"), _inner({"v": [5, None]}, "v.1"), _inner(3, "x") is MISSING
+    (1, None, True)
     """
     for level in key.split(".") if key else ():
         if isinstance(value, list):
-            value = value[int(level)] if level.isdecimal() and int(level) < len(value) else None
+            value = value[int(level)] if level.isdecimal() and int(level) < len(value) else MISSING
         else:
-            value = value.get(level) if isinstance(value, dict) else None
+            value = value.get(level, MISSING) if isinstance(value, dict) else MISSING
     return value
 
 
@@ -183,7 +189,7 @@ def _value(value: Any) -> float:
 
 def _moment(value: Any, came: float) -> float:
     """The time that a message says, in seconds or milliseconds or as a date; if it says none, when it came."""
-    if value is None:
+    if value is None or value is MISSING:
         return came
-    time = seconds(value) if isinstance(value, str) else _value(value)
+    time = seconds(str(value)) if isinstance(value, str | datetime) else _value(value)
     return time / 1000 if time > MILLISECONDS else time

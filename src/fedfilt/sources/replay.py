@@ -5,18 +5,20 @@ from pathlib import Path
 
 import numpy as np
 
-from fedfilt._checks import check_choice
+from fedfilt._checks import check_choice, check_number
 from fedfilt._types import Array
 from fedfilt.data._tables import BadData, opened, read_npz, read_rows
 from fedfilt.data.own import Making
 from fedfilt.home.bus import Bus
 from fedfilt.home.clock import Clock
-from fedfilt.home.readings import Reading
+from fedfilt.home.readings import Complaints, Reading
+
+LATE = 10.0  # seconds, at home, by which a recording may be behind before that is said
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording, played as fast as the clock of the home runs: from now on, or at the times that it carries.
+    """A recording, played as fast as the clock of the home runs: from a time on, or at the times that it carries.
 
     A CSV or Parquet file as in a device's data folder, or a .npz file with time (n), values (n, channels) and, where it
     is known, label (n). Readings carry the label along, for whoever wants to compare.
@@ -29,17 +31,20 @@ class Replay:
     time: str = "time"  # column
     label: str = "label"  # column
     again: bool = False  # from the start, when it has ended
-    at: str = "now"  # when it begins; "time": each row at its own time, and what is past is passed over
+    at: str | float = "now"  # or when it begins; "time": each row at its own time, and what is past is passed over
 
     def __post_init__(self) -> None:
-        if check_choice("at", self.at, ("now", "time")) == "time" and self.again:
+        if not isinstance(self.at, str):
+            check_number("at", self.at, low=0)
+        elif check_choice("at", self.at, ("now", "time")) == "time" and self.again:
             raise ValueError('a recording that is played at = "time" cannot be played again')
 
     def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
         """The rows of the recording, each at its time."""
         times, values, labels = self._recording(making)
         period = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
-        start = clock.now()
+        start = clock.now() if isinstance(self.at, str) else self.at
+        complaints = Complaints("replay")
         if self.at == "time":
             past = int(np.searchsorted(times, start))
             times, values, labels = times[past:], values[past:], labels[past:]
@@ -50,6 +55,8 @@ class Replay:
             for when, row, label in zip(start + times, values, labels, strict=True):
                 if stop.is_set() or ((early := when - clock.now()) > 0 and not clock.sleep(early, stop)):
                     return
+                if early < -LATE:
+                    complaints("behind", "%s is %.0f s behind: this machine is too slow for it", self.file, -early)
                 yield Reading(float(when), row, str(label))
             if not self.again:
                 return

@@ -19,7 +19,7 @@ from fedfilt._types import Table
 from fedfilt.flower.deploy.address import Address, address
 from fedfilt.flower.deploy.certificates import client, renew_server, revocations
 from fedfilt.flower.home import EARS, EDGE, PEOPLE
-from fedfilt.home.topics import NAME
+from fedfilt.home.topics import check_name
 
 ASSISTANT = "homeassistant"
 NAMES = (EDGE, EARS, PEOPLE, ASSISTANT)  # on the broker, besides the devices and what sends for sensors
@@ -135,8 +135,7 @@ def check_sensors(sensors: Mapping[str, str], reads: Mapping[str, Iterable[str]]
     """Refuse names and topics that cannot be, or that would let somebody say what is another's to say."""
     devices = list(devices)
     for name in sensors:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"a sensor must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+        check_name("sensor", name)
         if name in NAMES or name in devices:
             raise ValueError(f"no sensor may be called {name!r}, which is somebody else's name on the broker")
     for name in reads:

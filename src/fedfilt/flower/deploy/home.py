@@ -35,11 +35,11 @@ from fedfilt.flower.deploy.broker import (
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.supervise import checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
-from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
+from fedfilt.flower.home import EARS, EDGE, PEOPLE, listed, settings
 from fedfilt.home.assistant import device_config, room_config
 from fedfilt.home.bus import check_size
 from fedfilt.home.rooms import UNKNOWN
-from fedfilt.home.topics import NAME, Topics
+from fedfilt.home.topics import Topics, check_name
 from fedfilt.runs.build import is_own
 from fedfilt.runs.config import Config
 
@@ -111,7 +111,8 @@ def update_home(
     server = checked(building / "server", "home.toml")
     table, members, given = settings(server), Members(server), rooms or {}
     authority, issued, keys = server / "certificates", Issued.read(server), _keys(members)
-    before = dict(table["devices"])
+    known = listed(table)
+    before = known["devices"]
     found = {
         name: given.get(name) or before.get(name) or room
         for name, room in _rooms(experiment_of(server), members, given).items()
@@ -119,6 +120,8 @@ def update_home(
     new = {name: topic for name, topic in (sensors or {}).items() if table.get("sensors", {}).get(name) != topic}
     allowed = {name: list(topics) for name, topics in (table.get("reads", {}) | dict(reads or {})).items()}
     after: Table = table | {"devices": found, "sensors": table.get("sensors", {}) | new}
+    if known["moving"]:
+        after["moving"] = [name for name in known["moving"] if name in found]
     after["reads"] = {name: topics for name, topics in allowed.items() if name in found or name in (reads or {})}
     _check(after)
     added = [name for name in found if name not in before]
@@ -126,7 +129,9 @@ def update_home(
     replaced = [name for name in issued.replaced(keys) if name in found]
     removed = [name for name in before if name not in found]
     said = {name: f"may speak in {found[name]}" for name in added}
-    said |= {name: f"is in {found[name]} now" for name in moved}
+    for name in moved:
+        away = "" if (building / "devices" / name).is_dir() else "; its folder is not here: change its home.toml too"
+        said[name] = f"is in {found[name]} now{away}"
     said |= dict.fromkeys(replaced, "has new keys")
     said |= dict.fromkeys(removed, "may speak no more")
     said |= {name: f"may send on {topic}" for name, topic in new.items()}
@@ -174,8 +179,7 @@ def _check(table: Table) -> None:
     """Refuse a home whose names cannot be in a topic or are somebody else's, or that cannot be announced."""
     home, rooms, labels = table["home"], table["devices"], table["labels"]
     for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
+        check_name(what, name)
     for name in NAMES:
         if name in rooms:
             raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
