@@ -74,6 +74,9 @@ class Steps(ctypes.Structure):
         ("momentum", Double),
         ("weight_decay", Double),
         ("proximal", Double),
+        ("around", Address),
+        ("drift", Address),
+        ("trained", Address),
     )
 
 

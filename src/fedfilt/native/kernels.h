@@ -35,6 +35,9 @@ struct Training {
   const Int* order;  // (epochs, count) places in Samples::rows
   Int epochs, batch;
   double rate, momentum, weight_decay, proximal;
+  const float* around;   // row that the proximal term pulls towards; null: the one that is trained, as it was
+  const float* drift;    // row added to the gradient of every step; null: none
+  const float* trained;  // 0 in the columns of a row that stay as they are, else 1; null: all are trained
 };
 
 // One term of a filter, r (M + μS)⁻¹ M, on a graph whose grounded system is factored as A = L U.

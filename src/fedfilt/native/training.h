@@ -11,11 +11,7 @@ int train(const Network& net, float* row, const Samples& samples, const Training
       !labels.make(batch))
     return no_memory;
   model.pack(row);
-  if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
-  if (training.proximal != 0) {
-    if (!model.start.make(model.parameters)) return no_memory;
-    std::memcpy(model.start, model.weights, model.parameters * sizeof(float));
-  }
+  if (!model.guide(row, training)) return no_memory;
   for (Int i = 0; i < samples.count; i++) {
     model.fill(0, samples, i);
     std::memcpy(prepared + i * model.picture, model.input[0], model.picture * sizeof(float));
