@@ -98,7 +98,7 @@ def some_samples(shape, classes, count, dark=False, seed=0):
     return rng.standard_normal((count, *shape)).astype(np.float32), labels
 
 
-def trained(module, training, x, y, level, epochs=1, samples=None):
+def trained(module, training, x, y, level, epochs=1, samples=None, **guides):
     """(row, loss, counts, test loss) by the native core, or by torch for the level None."""
     trainer = Trainer(module, training, x.shape[1:])
     if level is None:
@@ -108,7 +108,7 @@ def trained(module, training, x, y, level, epochs=1, samples=None):
         trainer.level = level
     row, own = trainer.given(0), np.arange(len(y))[::-1]
     where = {"seed": 3, "round": 1, "device": 2, "epochs": epochs, "samples": samples or len(y)}
-    loss = trainer.train(row, x, y, own, **where)
+    loss = trainer.train(row, x, y, own, **where, **guides)
     classes = list(module.parameters())[-1].shape[0]
     return row, loss, *trainer.test(row, x, y, own, classes)
 
@@ -134,6 +134,29 @@ def test_a_round_equals_torch(name, level, dark):
     assert check_equal(
         network(shape, convolutions, dense), Training(0.05, 8 if SANITIZED else 16), x, y, level, epochs=2
     )
+
+
+def some_guides(size, around=True, drift=True, share=0.5, seed=0):
+    """A row to be pulled towards, a drift, and columns that are trained: the last `share`, or half of all at random."""
+    rng = np.random.default_rng(seed)
+    rows = (0.1 * rng.standard_normal((2, size))).astype(np.float32)
+    found = {"around": rows[0]} if around else {}
+    found |= {"drift": rows[1]} if drift else {}
+    if share is None:
+        return found
+    return found | {"trained": np.arange(size) >= (1 - share) * size if share else rng.random(size) < 0.5}
+
+
+@each_level
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("share", [0, 0.05, 0.9, None], ids=["any", "last", "most", "all"])
+def test_guided_steps_are_those_of_torch(name, level, share):
+    shape, convolutions, dense = NETWORKS[name]
+    x, y = some_samples(shape, dense[-1], 13, dark=share == 0)
+    module = network(shape, convolutions, dense)
+    guides = some_guides(len(row_of(module)), share=share)
+    for terms in ({}, {"momentum": 0.9, "weight_decay": 0.1, "proximal": 0.5}):
+        assert check_equal(module, Training(0.03, 5, **terms), x, y, level, **guides)
 
 
 @each_level
@@ -225,7 +248,10 @@ def test_any_network_of_the_family_equals_torch(level, data):
         proximal=draw(st.sampled_from([0.0, 0.5])),
     )
     x, y = some_samples(shape, dense[-1], count, draw(st.booleans()), draw(st.integers(0, 1000)))
-    check_equal(module, training, x, y, level, samples=draw(st.integers(1, count)))
+    samples = draw(st.integers(1, count))
+    share = draw(st.sampled_from([None, None, 0, 0.1, 0.5, 0.9]))
+    guides = some_guides(len(row_of(module)), draw(st.booleans()), draw(st.booleans()), share)
+    check_equal(module, training, x, y, level, samples=samples, **guides)
 
 
 @each_level
