@@ -27,7 +27,7 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Floor, Tikhonov
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training._torch import describe, glorot, row_of
+from fedfilt.training._torch import describe, glorot, layout_of, row_of
 from fedfilt.training.network import Unknown, flops, network_of
 from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.trainer import Trainer
@@ -157,6 +157,71 @@ def test_guided_steps_are_those_of_torch(name, level, share):
     guides = some_guides(len(row_of(module)), share=share)
     for terms in ({}, {"momentum": 0.9, "weight_decay": 0.1, "proximal": 0.5}):
         assert check_equal(module, Training(0.03, 5, **terms), x, y, level, **guides)
+
+
+@each_level
+@pytest.mark.parametrize("loss", ["mse", "bce"])
+@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize("name", ["small paper", "small sensors", "deep mlp", "logistic"])
+def test_a_loss_of_numbers_equals_torch(name, outputs, loss, level):
+    """Trained, tested and asked: torch.optim.SGD on mse_loss or binary_cross_entropy_with_logits."""
+    shape, convolutions, dense = NETWORKS[name]
+    x, _ = some_samples(shape, 2, 13)
+    targets = np.random.default_rng(1).random((len(x), outputs)).astype(np.float32)
+    module = network(shape, convolutions, [*dense[:-1], outputs])
+    net, row = network_of(describe(module), shape, loss), row_of(module)
+    samples = native.samples_of(net, x, targets[:, 0] if outputs == 1 else targets, np.arange(len(x))[::-1])
+    order = np.random.default_rng(2).permuted(np.tile(np.arange(len(x)), (2, 1)), axis=1)
+    steps = native.Steps(order.ctypes.data, 2, 5, 0.05, 0.9)
+    status, found = native.train(net, row, samples, steps, level)
+    compute = {"mse": functional.mse_loss, "bce": functional.binary_cross_entropy_with_logits}[loss]
+    optimiser, losses = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9), []
+    numbers, wanted = torch.from_numpy(x[::-1].copy()), torch.from_numpy(targets[::-1].copy())
+    for draw in order:
+        losses.clear()
+        for batch in np.split(draw, [5, 10]):
+            optimiser.zero_grad()
+            value = compute(module(numbers[batch]), wanted[batch])
+            value.backward()
+            optimiser.step()
+            losses.append(len(batch) * value.item())
+    assert status == native.FINE
+    assert found == pytest.approx(sum(losses) / len(x), rel=1e-4)
+    np.testing.assert_allclose(row, row_of(module), rtol=1e-5, atol=1e-5)
+    counts, total = native.test(net, row, samples, level)
+    with torch.no_grad():
+        said = module(numbers)
+        assert total == pytest.approx(len(x) * compute(said, wanted).item(), rel=1e-4)
+        said = said.sigmoid() if loss == "bce" else said
+    assert not counts.any()
+    asked = native.predict(net, row, native.samples_of(net, x, None, np.arange(len(x))[::-1]), level)
+    np.testing.assert_allclose(asked, said.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@each_level
+@pytest.mark.parametrize("loss", ["mse", "bce"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_numbers_that_are_not_finite_are_not_trained(value, loss, level):
+    module = network((6,), [], [4, 2])
+    net, row = network_of(describe(module), (6,), loss), row_of(module)
+    row[layout_of(module).columns(["head"])] = value
+    x, order = np.ones((3, 6), np.float32), np.arange(3)
+    samples = native.samples_of(net, x, np.full((3, 2), 0.5), order)
+    assert native.train(net, row, samples, native.Steps(order.ctypes.data, 1, 3, 0.1), level)[0] == native.DIVERGED
+
+
+def test_targets_that_do_not_fit_their_loss_are_refused():
+    describing, x, rows = describe(network((6,), [], [4, 2])), np.ones((3, 6), np.float32), np.arange(3)
+    for loss, targets, words in [
+        ("mse", np.zeros((3, 1)), r"targets must be 2 numbers a sample, got shape \(3, 1\)"),
+        ("mse", np.zeros(3), r"targets must be 2 numbers a sample, got shape \(3,\)"),
+        ("mse", np.full((3, 2), np.inf), "targets must be finite, got inf"),
+        ("bce", np.full((3, 2), 1.5), "targets must be finite and from 0 to 1, got 1.5"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            native.samples_of(network_of(describing, (6,), loss), x, targets, rows)
+    with pytest.raises(Unknown, match="the loss mae"):
+        network_of(describing, (6,), "mae")
 
 
 @each_level

@@ -179,16 +179,16 @@ void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, fl
     for (Int o = 0; o < outputs; o++) target[d.bias + o] += given[i * d.columns + o];
 }
 
-// One step of gradient descent on the samples in input[0]; the sum of their losses.
+// One step of gradient descent on the samples in input[0], which have these numbers; the sum of their losses.
 //   g = ∂loss + weight_decay · w + proximal · (w - around) + drift, 0 where nothing is trained
 //   v = momentum · v + g;  w -= rate · v
-double Model::step(const Int* labels, Int count, const Training& training) {
+double Model::step(const Samples& samples, const Int* numbers, Int count, const Training& training) {
   forward(count);
   const Int last = net.convolutions + net.denses;
   double loss = 0;
   for (Int i = 0; i < count; i++) {
     float* d = back[last] + i * logits_stride();
-    loss += loss_of(i, labels[i], d);
+    loss += loss_of(i, samples, numbers[i], d);
     for (Int k = 0; k < classes(); k++) d[k] /= (float)count;
   }
   if (!std::isfinite(loss)) return loss;

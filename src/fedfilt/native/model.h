@@ -49,8 +49,8 @@ class Model {
   void put(Int place, const float* prepared, const uint8_t* lit);
   void look(Int place, uint8_t* lit);
   const float* forward(Int count);
-  double loss_of(Int sample, Int label, float* gradient) const;
-  double step(const Int* labels, Int count, const Training& training);
+  double loss_of(Int place, const Samples& samples, Int number, float* gradient) const;
+  double step(const Samples& samples, const Int* numbers, Int count, const Training& training);
   Int classes() const { return net.dense[net.denses - 1].outputs; }
   Int logits_stride() const { return dense[net.denses - 1].columns; }
 
@@ -77,6 +77,8 @@ class Model {
   bool packed(const float* row, Array<float>& to) {
     return to.make(parameters) && (move_row(const_cast<float*>(row), to, false), true);
   }
+  double loss_of_label(const float* z, Int label, float* gradient) const;
+  double loss_of_numbers(const float* z, const float* target, float* gradient) const;
   void move_row(float* row, float* packed, bool out);
   void make_panels();
   void find_light(Int count);

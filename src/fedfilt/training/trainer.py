@@ -194,7 +194,7 @@ class Trainer:
         if self.network is not None:
             assert self.level is not None
             known = x if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
-            given = native.samples_of(self.network, known, np.zeros(len(x), np.int64), np.arange(len(x)))
+            given = native.samples_of(self.network, known, None, np.arange(len(x)))
             return native.predict(self.network, row, given, self.level)
         if self._other == "numpy":
             assert self.description is not None
