@@ -75,6 +75,16 @@ def check_signal(name: str, value: object, count: int) -> Array:
     return value
 
 
+def check_row(name: str, value: object, size: int, kind: type[np.generic] = np.float32) -> Array:
+    """Return a copy of `value` if it is a finite (B,) array of just this kind, a number per column of a model's row."""
+    if not isinstance(value, np.ndarray) or value.dtype != kind or value.shape != (size,):
+        got = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"{name} must be a NumPy array of {np.dtype(kind)} with shape ({size},), got {got}")
+    if not np.isfinite(value).all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
+    return np.array(value)
+
+
 def check_numbers(name: str, value: object, what: str) -> Array:
     """Return `value` as a new float64 array if it holds real numbers: no strings, complex or masked values."""
     try:

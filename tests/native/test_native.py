@@ -27,7 +27,7 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Floor, Tikhonov
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training._torch import describe, glorot, row_of
+from fedfilt.training._torch import describe, glorot, layout_of, row_of
 from fedfilt.training.network import Unknown, flops, network_of
 from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.trainer import Trainer
@@ -98,7 +98,7 @@ def some_samples(shape, classes, count, dark=False, seed=0):
     return rng.standard_normal((count, *shape)).astype(np.float32), labels
 
 
-def trained(module, training, x, y, level, epochs=1, samples=None):
+def trained(module, training, x, y, level, epochs=1, samples=None, **guides):
     """(row, loss, counts, test loss) by the native core, or by torch for the level None."""
     trainer = Trainer(module, training, x.shape[1:])
     if level is None:
@@ -108,7 +108,7 @@ def trained(module, training, x, y, level, epochs=1, samples=None):
         trainer.level = level
     row, own = trainer.given(0), np.arange(len(y))[::-1]
     where = {"seed": 3, "round": 1, "device": 2, "epochs": epochs, "samples": samples or len(y)}
-    loss = trainer.train(row, x, y, own, **where)
+    loss = trainer.train(row, x, y, own, **where, **guides)
     classes = list(module.parameters())[-1].shape[0]
     return row, loss, *trainer.test(row, x, y, own, classes)
 
@@ -134,6 +134,94 @@ def test_a_round_equals_torch(name, level, dark):
     assert check_equal(
         network(shape, convolutions, dense), Training(0.05, 8 if SANITIZED else 16), x, y, level, epochs=2
     )
+
+
+def some_guides(size, around=True, drift=True, share=0.5, seed=0):
+    """A row to be pulled towards, a drift, and columns that are trained: the last `share`, or half of all at random."""
+    rng = np.random.default_rng(seed)
+    rows = (0.1 * rng.standard_normal((2, size))).astype(np.float32)
+    found = {"around": rows[0]} if around else {}
+    found |= {"drift": rows[1]} if drift else {}
+    if share is None:
+        return found
+    return found | {"trained": np.arange(size) >= (1 - share) * size if share else rng.random(size) < 0.5}
+
+
+@each_level
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("share", [0, 0.05, 0.9, None], ids=["any", "last", "most", "all"])
+def test_guided_steps_are_those_of_torch(name, level, share):
+    shape, convolutions, dense = NETWORKS[name]
+    x, y = some_samples(shape, dense[-1], 13, dark=share == 0)
+    module = network(shape, convolutions, dense)
+    guides = some_guides(len(row_of(module)), share=share)
+    for terms in ({}, {"momentum": 0.9, "weight_decay": 0.1, "proximal": 0.5}):
+        assert check_equal(module, Training(0.03, 5, **terms), x, y, level, **guides)
+
+
+@each_level
+@pytest.mark.parametrize("loss", ["mse", "bce"])
+@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize("name", ["small paper", "small sensors", "deep mlp", "logistic"])
+def test_a_loss_of_numbers_equals_torch(name, outputs, loss, level):
+    """Trained, tested and asked: torch.optim.SGD on mse_loss or binary_cross_entropy_with_logits."""
+    shape, convolutions, dense = NETWORKS[name]
+    x, _ = some_samples(shape, 2, 13)
+    targets = np.random.default_rng(1).random((len(x), outputs)).astype(np.float32)
+    module = network(shape, convolutions, [*dense[:-1], outputs])
+    net, row = network_of(describe(module), shape, loss), row_of(module)
+    samples = native.samples_of(net, x, targets[:, 0] if outputs == 1 else targets, np.arange(len(x))[::-1])
+    order = np.random.default_rng(2).permuted(np.tile(np.arange(len(x)), (2, 1)), axis=1)
+    steps = native.Steps(order.ctypes.data, 2, 5, 0.05, 0.9)
+    status, found = native.train(net, row, samples, steps, level)
+    compute = {"mse": functional.mse_loss, "bce": functional.binary_cross_entropy_with_logits}[loss]
+    optimiser, losses = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9), []
+    numbers, wanted = torch.from_numpy(x[::-1].copy()), torch.from_numpy(targets[::-1].copy())
+    for draw in order:
+        losses.clear()
+        for batch in np.split(draw, [5, 10]):
+            optimiser.zero_grad()
+            value = compute(module(numbers[batch]), wanted[batch])
+            value.backward()
+            optimiser.step()
+            losses.append(len(batch) * value.item())
+    assert status == native.FINE
+    assert found == pytest.approx(sum(losses) / len(x), rel=1e-4)
+    np.testing.assert_allclose(row, row_of(module), rtol=1e-5, atol=1e-5)
+    counts, total = native.test(net, row, samples, level)
+    with torch.no_grad():
+        said = module(numbers)
+        assert total == pytest.approx(len(x) * compute(said, wanted).item(), rel=1e-4)
+        said = said.sigmoid() if loss == "bce" else said
+    assert not counts.any()
+    asked = native.predict(net, row, native.samples_of(net, x, None, np.arange(len(x))[::-1]), level)
+    np.testing.assert_allclose(asked, said.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@each_level
+@pytest.mark.parametrize("loss", ["mse", "bce"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_numbers_that_are_not_finite_are_not_trained(value, loss, level):
+    module = network((6,), [], [4, 2])
+    net, row = network_of(describe(module), (6,), loss), row_of(module)
+    row[layout_of(module).columns(["head"])] = value
+    x, order = np.ones((3, 6), np.float32), np.arange(3)
+    samples = native.samples_of(net, x, np.full((3, 2), 0.5), order)
+    assert native.train(net, row, samples, native.Steps(order.ctypes.data, 1, 3, 0.1), level)[0] == native.DIVERGED
+
+
+def test_targets_that_do_not_fit_their_loss_are_refused():
+    describing, x, rows = describe(network((6,), [], [4, 2])), np.ones((3, 6), np.float32), np.arange(3)
+    for loss, targets, words in [
+        ("mse", np.zeros((3, 1)), r"targets must be 2 numbers a sample, got shape \(3, 1\)"),
+        ("mse", np.zeros(3), r"targets must be 2 numbers a sample, got shape \(3,\)"),
+        ("mse", np.full((3, 2), np.inf), "targets must be finite, got inf"),
+        ("bce", np.full((3, 2), 1.5), "targets must be finite and from 0 to 1, got 1.5"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            native.samples_of(network_of(describing, (6,), loss), x, targets, rows)
+    with pytest.raises(Unknown, match="the loss mae"):
+        network_of(describing, (6,), "mae")
 
 
 @each_level
@@ -225,7 +313,10 @@ def test_any_network_of_the_family_equals_torch(level, data):
         proximal=draw(st.sampled_from([0.0, 0.5])),
     )
     x, y = some_samples(shape, dense[-1], count, draw(st.booleans()), draw(st.integers(0, 1000)))
-    check_equal(module, training, x, y, level, samples=draw(st.integers(1, count)))
+    samples = draw(st.integers(1, count))
+    share = draw(st.sampled_from([None, None, 0, 0.1, 0.5, 0.9]))
+    guides = some_guides(len(row_of(module)), draw(st.booleans()), draw(st.booleans()), share)
+    check_equal(module, training, x, y, level, samples=samples, **guides)
 
 
 @each_level

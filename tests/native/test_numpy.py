@@ -12,7 +12,7 @@ from fedfilt.filters import Tikhonov
 from fedfilt.models import MLP, CNN1d, Logistic, PaperCNN
 from fedfilt.training import _numpy
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Pool, Relu, described
-from fedfilt.training.sgd import Training
+from fedfilt.training.sgd import Guides, Training
 from fedfilt.training.trainer import Trainer
 
 each_level = pytest.mark.parametrize("level", native.available())
@@ -73,6 +73,28 @@ def test_a_round_equals_numpy(name, level, dark, batch):
     assert np.array_equal(counts, counts_of_numpy)
     assert total == pytest.approx(total_of_numpy, rel=1e-5)
     assert np.abs(trainer.predict(numpys, x) - _numpy.predict(description, numpys, x)).max() < 1e-6
+
+
+@each_level
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("share", [0.03, 0.5, 1.0])
+def test_a_guided_round_equals_numpy(name, level, share):
+    shape, model = MODELS[name]
+    description, rng = described(model), np.random.default_rng(0)
+    x, y = rng.standard_normal((20, *shape)).astype(np.float32), rng.integers(0, CLASSES, 20)
+    trainer = Trainer(model, Training(0.03, 7, 0.9, weight_decay=0.1, proximal=0.5), shape)
+    trainer.level = level
+    ours, numpys, size = trainer.start(0), trainer.start(0), trainer.layout.size
+    around, drift = (0.1 * rng.standard_normal((2, size))).astype(np.float32)
+    fixed = np.arange(size) < (1 - share) * size
+    fixed[rng.random(size) < 0.1] = True
+    guides = {"around": around, "drift": drift, "trained": ~fixed}
+    trainer.train(ours, x, y, np.arange(20), seed=3, round=1, device=2, epochs=2, samples=20, **guides)
+    assert trainer.backend == "native"
+    _numpy.train(description, numpys, x, y, trainer.training, (3, 1, 2, 2, 20), Guides(**guides))
+    assert np.abs(ours - numpys).max() < 1e-5
+    assert np.array_equal(ours[fixed].view(np.int32), trainer.start(0)[fixed].view(np.int32))
+    assert (ours[~fixed] != trainer.start(0)[~fixed]).all()
 
 
 @each_level

@@ -19,6 +19,7 @@ from fedfilt._types import Array
 
 LEVELS = ("baseline", "avx2", "avx512", "neon")  # as core.cpp numbers them; of those of a CPU, the last is the best
 VARIABLE = "FEDFILT_NATIVE"
+LOSSES = ("cross_entropy", "mse", "bce")  # as kernels.h numbers them; all but the first are of numbers, not of labels
 FINE, DIVERGED, NO_MEMORY = range(3)
 
 Int, Address, Double = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -53,6 +54,7 @@ class Network(ctypes.Structure):
         ("denses", Int),
         ("convolution", Convolution * 3),
         ("dense", Dense * 3),
+        ("loss", Int),
     )
 
     @property
@@ -62,7 +64,14 @@ class Network(ctypes.Structure):
 
 
 class Samples(ctypes.Structure):
-    _fields_ = (("x", Address), ("bytes", Int), ("labels", Address), ("rows", Address), ("count", Int))
+    _fields_ = (
+        ("x", Address),
+        ("bytes", Int),
+        ("labels", Address),
+        ("rows", Address),
+        ("count", Int),
+        ("targets", Address),
+    )
 
 
 class Steps(ctypes.Structure):
@@ -74,6 +83,9 @@ class Steps(ctypes.Structure):
         ("momentum", Double),
         ("weight_decay", Double),
         ("proximal", Double),
+        ("around", Address),
+        ("drift", Address),
+        ("trained", Address),
     )
 
 
@@ -165,14 +177,14 @@ def train(network: Network, row: Array, samples: Samples, steps: Steps, level: s
 
 
 def test(network: Network, row: Array, samples: Samples, level: str) -> tuple[Array, float]:
-    """((outputs, outputs) counts: true label, guess; sum of the losses)."""
+    """((outputs, outputs) counts: true label, guess, zeros where there are no labels; sum of the losses)."""
     counts, loss = np.zeros((network.outputs, network.outputs), np.int64), Double(0)
     _call("test", level, network, _checked(row, network), samples, _at(counts), ctypes.byref(loss))
     return counts, loss.value
 
 
 def predict(network: Network, row: Array, samples: Samples, level: str) -> Array:
-    """(samples, outputs) probabilities; labels of the samples are not looked at."""
+    """(samples, outputs) probabilities, or numbers for the loss mse; labels of the samples are not looked at."""
     out = np.empty((samples.count, network.outputs), np.float32)
     _call("predict", level, network, _checked(row, network), samples, _at(out))
     return out
@@ -218,17 +230,37 @@ def _at(array: Array) -> ctypes.c_void_p:
     return Address(array.ctypes.data)
 
 
-def samples_of(network: Network, x: Array, labels: Array, rows: Array) -> Samples:
-    """The samples `rows` of x (uint8 or float32) and their labels, checked: the core itself checks nothing."""
+def samples_of(network: Network, x: Array, labels: Array | None, rows: Array) -> Samples:
+    """The samples `rows` of x (uint8 or float32) and their labels, checked: the core itself checks nothing.
+
+    A loss of numbers has targets instead of labels, a number for each output. To predict, None will do.
+    """
     size = network.channels * network.height * network.width
     if x.dtype not in (np.uint8, np.float32) or x[:1].size not in (0, size):
         raise ValueError(f"samples must be uint8 or float32 with {size} numbers each, got {x.dtype} of {x.shape}")
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(x):
         raise ValueError(f"rows must be from 0 to {len(x) - 1}, got {rows.min()} to {rows.max()}")
-    meant = labels[rows]
-    if len(rows) and not 0 <= meant.min() <= meant.max() < network.outputs:
-        raise ValueError(f"labels must be from 0 to {network.outputs - 1}, got {meant.min()} to {meant.max()}")
-    kept = [np.ascontiguousarray(x), *(np.ascontiguousarray(a, np.int64) for a in (meant, rows))]
-    samples = Samples(kept[0].ctypes.data, x.itemsize, kept[1].ctypes.data, kept[2].ctypes.data, len(rows))
+    kept = [np.ascontiguousarray(x), np.ascontiguousarray(rows, np.int64)]
+    samples = Samples(kept[0].ctypes.data, x.itemsize, None, kept[1].ctypes.data, len(rows))
+    if labels is not None:
+        kept.append(_targets(network, labels[rows]) if network.loss else _labels(network, labels[rows]))
+        setattr(samples, "targets" if network.loss else "labels", kept[-1].ctypes.data)
     samples.kept = kept  # as long as the samples point into them
     return samples
+
+
+def _labels(network: Network, meant: Array) -> Array:
+    if len(meant) and not 0 <= meant.min() <= meant.max() < network.outputs:
+        raise ValueError(f"labels must be from 0 to {network.outputs - 1}, got {meant.min()} to {meant.max()}")
+    return np.ascontiguousarray(meant, np.int64)
+
+
+def _targets(network: Network, meant: Array) -> Array:
+    if meant.shape not in ((len(meant), network.outputs), (len(meant),) * (network.outputs == 1)):
+        raise ValueError(f"targets must be {network.outputs} numbers a sample, got shape {meant.shape}")
+    low, high = (0, 1) if LOSSES[network.loss] == "bce" else (-np.inf, np.inf)
+    if not (np.isfinite(meant) & (meant >= low) & (meant <= high)).all():
+        raise ValueError(
+            f"targets must be finite{' and from 0 to 1' * (high == 1)}, got {meant.min()} to {meant.max()}"
+        )
+    return np.ascontiguousarray(meant, np.float32)

@@ -119,7 +119,7 @@ void in_pieces(Int all, F f) {
   }
 }
 
-void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
+void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count, bool pass_on) {
   const Int kernel = c.shape.kernel[0] * c.span, outputs = c.shape.outputs, words = up(up(outputs, WIDTH), 64) / 64;
   const Int few = most(1, least(c.at_once, 10400 / c.picture));  // samples whose pictures stay in the cache
   std::memset(back[layer], 0, count * c.picture * sizeof(float));
@@ -136,7 +136,7 @@ void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count) {
           to_weights<n>(x + row + r, given + block, from + block, (end - first) * c.windows, c.columns, outputs,
                         gradient + tap + r, kernel);
         });
-        for (Int g = 0; g < c.group_count; g++) {
+        for (Int g = 0; pass_on && g < c.group_count; g++) {
           const Group& group = c.groups[g];
           if (y < group.low[0] || y >= group.high[0]) continue;
           const Int at = group.first * c.at_once + first * group.pixels, left = group.low[1] * c.stored;
@@ -179,15 +179,16 @@ void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, fl
     for (Int o = 0; o < outputs; o++) target[d.bias + o] += given[i * d.columns + o];
 }
 
-// One step of gradient descent on the samples in input[0]; the sum of their losses.
-//   g = ∂loss + weight_decay · w + proximal · (w - start);  v = momentum · v + g;  w -= rate · v
-double Model::step(const Int* labels, Int count, const Training& training) {
+// One step of gradient descent on the samples in input[0], which have these numbers; the sum of their losses.
+//   g = ∂loss + weight_decay · w + proximal · (w - around) + drift, 0 where nothing is trained
+//   v = momentum · v + g;  w -= rate · v
+double Model::step(const Samples& samples, const Int* numbers, Int count, const Training& training) {
   forward(count);
   const Int last = net.convolutions + net.denses;
   double loss = 0;
   for (Int i = 0; i < count; i++) {
     float* d = back[last] + i * logits_stride();
-    loss += loss_of(i, labels[i], d);
+    loss += loss_of(i, samples, numbers[i], d);
     for (Int k = 0; k < classes(); k++) d[k] /= (float)count;
   }
   if (!std::isfinite(loss)) return loss;
@@ -195,24 +196,32 @@ double Model::step(const Int* labels, Int count, const Training& training) {
   const float decay = (float)training.weight_decay, proximal = (float)training.proximal;
   const bool at_once = plain(training);
   const Int left = at_once ? dense[0].weight : parameters;  // what is still to step after the dense layers
-  std::memset(gradient, 0, left * sizeof(float));
-  for (Int l = last - 1; l >= net.convolutions; l--)
-    dense_gradient(dense[l - net.convolutions], l, count, l > 0, at_once ? rate : 0);
-  for (Int l = net.convolutions - 1; l >= 1; l--) inner_gradient(conv[l], l, count);
-  if (net.convolutions) first_gradient(conv[0], count);
+  std::memset(gradient + begin, 0, (left - begin) * sizeof(float));
+  for (Int l = last - 1; l >= most(net.convolutions, lowest); l--)
+    dense_gradient(dense[l - net.convolutions], l, count, l > lowest, at_once ? rate : 0);
+  for (Int l = net.convolutions - 1; l >= most(1, lowest); l--) inner_gradient(conv[l], l, count, l > lowest);
+  if (net.convolutions && lowest == 0) first_gradient(conv[0], count);
   for (Int l = 0; l < net.convolutions; l++)
     if (conv[l].shape.bias < 0) std::memset(gradient + conv[l].bias, 0, conv[l].columns * sizeof(float));
 
-  float *w = weights, *g = gradient, *v = velocity;
-  if (decay != 0)
-    for (Int i = 0; i < left; i++) g[i] += decay * w[i];
-  if (proximal != 0)
-    for (Int i = 0; i < left; i++) g[i] += proximal * (w[i] - start[i]);
-  if (momentum != 0) {
-    for (Int i = 0; i < left; i++) v[i] = momentum * v[i] + g[i];
-    g = v;
+  constexpr Int BLOCK = 1024;  // numbers that stay in the cache from one term to the next
+  for (Int first = begin; first < left; first += BLOCK) {
+    const Int end = least(first + BLOCK, left);
+    float *w = weights, *g = gradient, *v = velocity;
+    if (decay != 0)
+      for (Int i = first; i < end; i++) g[i] += decay * w[i];
+    if (proximal != 0)
+      for (Int i = first; i < end; i++) g[i] += proximal * (w[i] - around[i]);
+    if (training.drift)
+      for (Int i = first; i < end; i++) g[i] += drift[i];
+    if (training.trained)
+      for (Int i = first; i < end; i++) g[i] = trained[i] != 0 ? g[i] : 0.0f;
+    if (momentum != 0) {
+      for (Int i = first; i < end; i++) v[i] = momentum * v[i] + g[i];
+      g = v;
+    }
+    for (Int i = first; i < end; i++) w[i] -= rate * g[i];
   }
-  for (Int i = 0; i < left; i++) w[i] -= rate * g[i];
-  make_panels();
+  if (lowest < net.convolutions) make_panels();
   return loss;
 }

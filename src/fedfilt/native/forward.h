@@ -80,8 +80,7 @@ const float* Model::forward(Int count) {
 }
 
 // -log softmax(z)[label]; its gradient is softmax(z) - e_label. Not finite if any logit is not.
-double Model::loss_of(Int sample, Int label, float* gradient) const {
-  const float* z = input[net.convolutions + net.denses] + sample * logits_stride();
+double Model::loss_of_label(const float* z, Int label, float* gradient) const {
   const Int count = classes();
   float largest = z[0], sum = 0, check = 0;
   for (Int k = 1; k < count; k++) largest = z[k] > largest ? z[k] : largest;
@@ -95,4 +94,24 @@ double Model::loss_of(Int sample, Int label, float* gradient) const {
     gradient[label] -= 1;
   }
   return (double)std::log(sum) - (z[label] - largest) + check;
+}
+
+// The mean over all outputs of (z - target)², or of -target · log σ(z) - (1 - target) · log(1 - σ(z)).
+double Model::loss_of_numbers(const float* z, const float* target, float* gradient) const {
+  double sum = 0;
+  for (Int k = 0; k < classes(); k++) {
+    const float apart = z[k] - target[k];
+    sum += net.loss == squared ? apart * apart
+                               : (z[k] > 0 ? z[k] : 0 * z[k]) - z[k] * target[k] + std::log1p(std::exp(-std::fabs(z[k])));
+    const float slope = net.loss == squared ? 2 * apart : 1 / (1 + std::exp(-z[k])) - target[k];
+    if (gradient) gradient[k] = slope / (float)classes();
+  }
+  return sum / (double)classes();
+}
+
+// Of the sample at a place of the batch, which is this number of the samples
+double Model::loss_of(Int place, const Samples& samples, Int number, float* gradient) const {
+  const float* z = input[net.convolutions + net.denses] + place * logits_stride();
+  return net.loss == cross_entropy ? loss_of_label(z, samples.labels[number], gradient)
+                                   : loss_of_numbers(z, samples.targets + number * classes(), gradient);
 }

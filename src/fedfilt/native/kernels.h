@@ -16,25 +16,33 @@ struct Dense {
   Int outputs, weight, bias;
 };
 
+// Cross-entropy is of a label; mean squared error and binary cross-entropy of logits are of a number for each output.
+enum Loss { cross_entropy = 0, squared = 1, binary = 2 };
+
 // Samples are (channels, height, width) in memory; a row has `parameters` numbers.
 struct Network {
   Int channels, height, width, parameters, convolutions, denses;
   Convolution convolution[3];
   Dense dense[3];
+  Int loss;
 };
 
 struct Samples {
   const void* x;       // all samples, uint8 (0..255, used as 0..1) or float32
   Int bytes;           // of one number of x: 1 or 4
-  const Int* labels;   // of those that are meant
+  const Int* labels;   // of those that are meant; null where the loss is of numbers
   const Int* rows;     // which of all samples these are
   Int count;           // how many
+  const float* targets;  // (count, outputs) of those that are meant, where the loss is of numbers
 };
 
 struct Training {
   const Int* order;  // (epochs, count) places in Samples::rows
   Int epochs, batch;
   double rate, momentum, weight_decay, proximal;
+  const float* around;   // row that the proximal term pulls towards; null: the one that is trained, as it was
+  const float* drift;    // row added to the gradient of every step; null: none
+  const float* trained;  // 0 in the columns of a row that stay as they are, else 1; null: all are trained
 };
 
 // One term of a filter, r (M + μS)⁻¹ M, on a graph whose grounded system is factored as A = L U.

@@ -31,7 +31,9 @@ struct DenseLayer {
 };
 
 // Steps of dense layers can be taken as soon as their gradient is there.
-INLINE bool plain(const Training& t) { return t.momentum == 0 && t.weight_decay == 0 && t.proximal == 0; }
+INLINE bool plain(const Training& t) {
+  return t.momentum == 0 && t.weight_decay == 0 && t.proximal == 0 && !t.drift && !t.trained;
+}
 
 class Model {
  public:
@@ -40,21 +42,22 @@ class Model {
       : net(n), most_samples(batch), wide(up(batch, PANEL)), dark(n.convolutions && samples.bytes == 1) {}
 
   bool make(const Training* training);  // null: only to test
-  void pack(const float* row) { move_row(const_cast<float*>(row), weights, false); }
+  bool guide(const float* row, const Training& training);
+  void pack(const float* row) { move_row(const_cast<float*>(row), weights, false), make_panels(); }
   void unpack(float* row) { move_row(row, weights, true); }
   void fill(Int place, const Samples& samples, Int which);
   void put(Int place, const float* prepared, const uint8_t* lit);
   void look(Int place, uint8_t* lit);
   const float* forward(Int count);
-  double loss_of(Int sample, Int label, float* gradient) const;
-  double step(const Int* labels, Int count, const Training& training);
+  double loss_of(Int place, const Samples& samples, Int number, float* gradient) const;
+  double step(const Samples& samples, const Int* numbers, Int count, const Training& training);
   Int classes() const { return net.dense[net.denses - 1].outputs; }
   Int logits_stride() const { return dense[net.denses - 1].columns; }
 
   Int picture = 0;  // numbers of one sample as the first layer wants it
   Int lights = 0;   // pixels of the first layer of one sample, if some may see nothing
   Int parameters = 0;
-  Array<float> weights, gradient, velocity, start;
+  Array<float> weights, gradient, velocity, around, drift, trained;
   Array<uint8_t> bright;           // of each sample and pixel of the first layer: whether it sees anything
   Array<float> input[7], back[7];  // of each layer, and their gradients; the last are the logits
 
@@ -62,6 +65,7 @@ class Model {
   const Network& net;
   const Int most_samples, wide;
   const bool dark;
+  Int lowest = 0, begin = 0;  // layer that is trained, and where its weights begin: nothing below needs a gradient
   ConvolutionLayer conv[3];
   DenseLayer dense[3];
   Array<float> unpooled, turned, turned_back, given;
@@ -70,13 +74,18 @@ class Model {
   Array<uint8_t> grown;
   Array<int32_t> seeing, seen, seeing_count, slot;  // see find_light()
 
+  bool packed(const float* row, Array<float>& to) {
+    return to.make(parameters) && (move_row(const_cast<float*>(row), to, false), true);
+  }
+  double loss_of_label(const float* z, Int label, float* gradient) const;
+  double loss_of_numbers(const float* z, const float* target, float* gradient) const;
   void move_row(float* row, float* packed, bool out);
   void make_panels();
   void find_light(Int count);
   void pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice, Int count);
   void first_gradient(ConvolutionLayer& c, Int count);
   void sort_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int first, Int end);
-  void inner_gradient(ConvolutionLayer& c, Int layer, Int count);
+  void inner_gradient(ConvolutionLayer& c, Int layer, Int count, bool pass_on);
   void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate);
 };
 
@@ -236,7 +245,23 @@ void Model::move_row(float* row, float* packed, bool out) {
     }
     places = 1, real = stored = d.shape.outputs;
   }
-  if (!out) make_panels();
+}
+
+// What guides the steps besides the loss, packed like the weights: padded numbers are zero here too, and stay so.
+bool Model::guide(const float* row, const Training& training) {
+  if (training.momentum != 0 && !velocity.make(parameters)) return false;
+  if (training.proximal != 0 && !packed(training.around ? training.around : row, around)) return false;
+  if (training.drift && !packed(training.drift, drift)) return false;
+  if (!training.trained) return true;
+  if (!packed(training.trained, trained)) return false;
+  Int first = 0;
+  while (first < parameters && trained[first] == 0) first++;
+  lowest = net.convolutions + net.denses, begin = parameters;
+  while (lowest > 0 && begin > first) {
+    lowest--;
+    begin = lowest < net.convolutions ? conv[lowest].weight : dense[lowest - net.convolutions].weight;
+  }
+  return true;
 }
 
 // panels[o / PANEL][tap][o % PANEL] = weights[o][tap], for convolutions after the first

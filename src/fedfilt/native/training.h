@@ -6,16 +6,10 @@ int train(const Network& net, float* row, const Samples& samples, const Training
   Model model(net, batch, samples);
   Array<float> prepared;
   Array<uint8_t> lit;
-  Array<Int> labels;
-  if (!model.make(&training) || !prepared.make(samples.count * model.picture) || !lit.make(samples.count * model.lights) ||
-      !labels.make(batch))
+  if (!model.make(&training) || !prepared.make(samples.count * model.picture) || !lit.make(samples.count * model.lights))
     return no_memory;
   model.pack(row);
-  if (training.momentum != 0 && !model.velocity.make(model.parameters)) return no_memory;
-  if (training.proximal != 0) {
-    if (!model.start.make(model.parameters)) return no_memory;
-    std::memcpy(model.start, model.weights, model.parameters * sizeof(float));
-  }
+  if (!model.guide(row, training)) return no_memory;
   for (Int i = 0; i < samples.count; i++) {
     model.fill(0, samples, i);
     std::memcpy(prepared + i * model.picture, model.input[0], model.picture * sizeof(float));
@@ -27,11 +21,9 @@ int train(const Network& net, float* row, const Samples& samples, const Training
     sum = 0;
     for (Int first = 0; first < samples.count; first += batch) {
       const Int count = least(batch, samples.count - first);
-      for (Int i = 0; i < count; i++) {
+      for (Int i = 0; i < count; i++)
         model.put(i, prepared + order[first + i] * model.picture, lit + order[first + i] * model.lights);
-        labels[i] = samples.labels[order[first + i]];
-      }
-      sum += model.step(labels, count, training);
+      sum += model.step(samples, order + first, count, training);
       if (!std::isfinite(sum)) return diverged;
     }
   }
@@ -61,22 +53,25 @@ int ask(const Network& net, const float* row, const Samples& samples, Use use) {
   return fine;
 }
 
-// counts[label][guess] += 1 for every sample, loss += its loss
+// counts[label][guess] += 1 for every sample that has a label, loss += its loss
 int test(const Network& net, const float* row, const Samples& samples, Int* counts, double* loss) {
   return ask(net, row, samples, [&](const Model& model, Int place, Int number, const float* logits) {
-    const Int label = samples.labels[number];
     Int guess = 0;
     for (Int k = 1; k < model.classes(); k++)
       if (!(logits[k] <= logits[guess]) && logits[guess] == logits[guess]) guess = k;
-    counts[label * model.classes() + guess]++;
-    *loss += model.loss_of(place, label, nullptr);
+    if (net.loss == cross_entropy) counts[samples.labels[number] * model.classes() + guess]++;
+    *loss += model.loss_of(place, samples, number, nullptr);
   });
 }
 
-// out[sample][label] = the probability that a model gives it: softmax of the logits
+// out[sample][output] = the probability that a model gives it, softmax or σ of the logits; or the number itself
 int predict(const Network& net, const float* row, const Samples& samples, float* out) {
   return ask(net, row, samples, [&](const Model& model, Int, Int number, const float* logits) {
     float* const to = out + number * model.classes();
+    if (net.loss != cross_entropy) {
+      for (Int k = 0; k < model.classes(); k++) to[k] = net.loss == binary ? 1 / (1 + std::exp(-logits[k])) : logits[k];
+      return;
+    }
     float highest = logits[0];
     double sum = 0;
     for (Int k = 1; k < model.classes(); k++) highest = logits[k] > highest ? logits[k] : highest;

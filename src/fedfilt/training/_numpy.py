@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from fedfilt._types import Array
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Pool, Relu
 from fedfilt.training.rows import Layout
-from fedfilt.training.sgd import Training, diverged, orders
+from fedfilt.training.sgd import UNGUIDED, Guides, Training, diverged, orders
 
 PART = 64  # samples that are tested at a time
 
@@ -28,12 +28,19 @@ class _Weights(NamedTuple):
 
 @silent
 def train(
-    description: Description, row: Array, x: Array, y: Array, training: Training, where: tuple[int, int, int, int, int]
+    description: Description,
+    row: Array,
+    x: Array,
+    y: Array,
+    training: Training,
+    where: tuple[int, int, int, int, int],
+    guides: Guides = UNGUIDED,
 ) -> float:
     """Train a row in place; `where` is (seed, round, device, epochs, samples). The mean loss of the last epoch."""
     seed, round, device, epochs, samples = where
     gradient, start = np.zeros_like(row), row.copy()
     velocity = np.zeros_like(row)
+    around = start if guides.around is None else guides.around
     weights, gradients = (_views(description, values) for values in (row, gradient))
     rate, loss = np.float32(training.rate(round)), math.nan
     chosen, draws = orders(seed, round, device, len(y), samples, epochs)
@@ -48,10 +55,14 @@ def train(
             if training.weight_decay:
                 gradient += np.float32(training.weight_decay) * row
             if training.proximal:
-                gradient += np.float32(training.proximal) * (row - start)
+                gradient += np.float32(training.proximal) * (row - around)
+            if guides.drift is not None:
+                gradient += guides.drift
             velocity *= np.float32(training.momentum)
             velocity += gradient
             row -= rate * velocity
+            if guides.trained is not None:
+                np.copyto(row, start, where=~guides.trained)
             total += float(losses.sum())
         loss = total / samples if samples else math.nan
     if not np.isfinite(row).all():

@@ -19,7 +19,7 @@ from fedfilt._types import Array
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Layer, Pool, Relu
 from fedfilt.training.network import Unknown
 from fedfilt.training.rows import Layout, Slot
-from fedfilt.training.sgd import Training, diverged, orders
+from fedfilt.training.sgd import UNGUIDED, Guides, Training, diverged, orders
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -245,6 +245,7 @@ def train(
     y: Array,
     training: Training,
     where: tuple[int, int, int, int, int],
+    guides: Guides = UNGUIDED,
 ) -> float:
     """Train a row in place; `where` is (seed, round, device, epochs, samples). The mean loss of the last epoch."""
     seed, round, device, epochs, samples = where
@@ -254,7 +255,9 @@ def train(
     weights = whole[: layout.trained]
     attach(module, layout, whole, gradient)
     module.train()
-    rate, start = training.rate(round), weights.clone() if training.proximal else None
+    rate, start, fixed = training.rate(round), whole.clone(), _fixed(module, layout, guides.trained)
+    around = (start if guides.around is None else torch.from_numpy(guides.around))[: layout.trained]
+    drift = None if guides.drift is None else torch.from_numpy(guides.drift)[: layout.trained]
     velocity = torch.zeros_like(gradient) if training.momentum else gradient
     chosen, draws = orders(seed, round, device, len(y), samples, epochs)
     losses: list[Tensor] = []
@@ -269,16 +272,30 @@ def train(
                 loss.backward()  # type: ignore[no-untyped-call]
                 if training.weight_decay:
                     gradient.add_(weights, alpha=training.weight_decay)
-                if start is not None:
-                    gradient.add_(weights - start, alpha=training.proximal)
+                if training.proximal:
+                    gradient.add_(weights - around, alpha=training.proximal)
+                if drift is not None:
+                    gradient.add_(drift)
                 if training.momentum:
                     velocity.mul_(training.momentum).add_(gradient)
                 weights.add_(velocity, alpha=-rate)
+                if fixed is not None:
+                    whole.copy_(torch.where(fixed, start, whole))
                 gradient.zero_()
                 losses.append(loss.detach() * len(labels[batch]))
     if not torch.isfinite(whole).all():
         raise diverged(device, round, training)
     return float(torch.stack(losses).sum()) / samples if losses else float("nan")
+
+
+def _fixed(module: "nn.Module", layout: Layout, trained: Array | None) -> "Tensor | None":
+    """(B,) the columns that stay as they are: those that are not trained, and a module's frozen parameters."""
+    fixed = np.zeros(layout.size, bool) if trained is None else ~trained
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    for slot in layout.slots:
+        if slot.name in frozen:
+            fixed[slot.start : slot.stop] = True
+    return torch.from_numpy(fixed) if fixed.any() else None
 
 
 def confusion(module: "nn.Module", layout: Layout, row: Array, x: Array, y: Array, classes: int) -> tuple[Array, float]:

@@ -14,7 +14,7 @@ class Unknown(ValueError):
     """Why the native core cannot train a model."""
 
 
-def network_of(description: Description, shape: Sequence[int]) -> native.Network:
+def network_of(description: Description, shape: Sequence[int], loss: str = native.LOSSES[0]) -> native.Network:
     """The description as the native core sees it, for samples of a shape such as (1, 28, 28), (9, 128) or (60,).
 
     The family: 0 to 3 blocks of a convolution + ReLU + optional pool, then 1 to 3 dense layers with ReLU between them.
@@ -39,7 +39,10 @@ def network_of(description: Description, shape: Sequence[int]) -> native.Network
     channels, height, width = (shape[0], 1, shape[-1]) if len(shape) == 2 else (*shape[:1], *shape[1:3], 1, 1)[:3]
     if not convolutions:
         channels, height, width = math.prod(shape), 1, 1
+    if loss not in native.LOSSES:
+        raise Unknown(f"the loss {loss}")
     network = native.Network(channels, height, width, layout.size, len(convolutions), len(denses))
+    network.loss = native.LOSSES.index(loss)
     for i, convolution in enumerate(convolutions):
         network.convolution[i] = convolution
     for i, dense in enumerate(denses):

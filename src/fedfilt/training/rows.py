@@ -1,12 +1,14 @@
 """A model as one row of float32 numbers: where every tensor lies in the (K, B) buffer. Nothing here needs torch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from fedfilt._checks import check_choice
 from fedfilt._types import Array
 
 
@@ -25,9 +27,11 @@ class Layout:
 
     Weights of a convolution over pictures lie channels last, as torch computes with them fastest.
 
-    >>> layout = Layout.of({"weight": (2, 3), "bias": (2,)})
+    >>> layout = Layout.of({"0.weight": (2, 3), "0.bias": (2,), "2.weight": (1, 2)})
     >>> layout.size, [slot.name for slot in layout.slots]
-    (8, ['weight', 'bias'])
+    (10, ['0.weight', '0.bias', '2.weight'])
+    >>> layout.columns(["head"]).sum(), layout.columns(["0"]).sum(), layout.columns(["0.bias"]).sum()
+    (np.int64(2), np.int64(8), np.int64(2))
     """
 
     slots: tuple[Slot, ...]
@@ -68,3 +72,30 @@ class Layout:
         values = {slot.name: self.view(row, slot) for slot in self.slots} | dict(self.constants)
         keys = self.names or {name: name for name in values}
         return {key: np.array(values[name], order="C") for key, name in keys.items()}
+
+    def columns(self, names: Iterable[str]) -> Array:
+        """(B,) bool: the columns of layers, of groups of layers or of single tensors, named as in a state dict.
+
+        "head" is the last layer with weights, unless a layer has that name.
+        """
+        if isinstance(names, str):
+            raise ValueError(f"names must be a list of layers such as ['head'], got {names!r}")
+        known = {slot.name: slot for slot in self.slots}
+        keys = {name: name for name in known} | {key: name for key, name in self.names.items() if name in known}
+        named: dict[str, list[Slot]] = {}
+        for key, name in keys.items():
+            for group in accumulate(key.split("."), "{}.{}".format):
+                named.setdefault(group, []).append(known[name])
+        named.setdefault("head", self._head())
+        found = np.zeros(self.size, bool)
+        for name in names:
+            for slot in named[check_choice("layer", name, named)]:
+                found[slot.start : slot.stop] = True
+        return found
+
+    def _head(self) -> list[Slot]:
+        """The tensors of the last layer with weights: a matrix, not the vectors of a batch norm."""
+        weights = [slot for slot in self.slots if slot.stop <= self.trained and len(slot.shape) > 1]
+        layers = [slot.name.rpartition(".")[0] for slot in self.slots]
+        last = weights[-1].name.rpartition(".")[0] if weights else layers[-1]
+        return [slot for slot, layer in zip(self.slots, layers, strict=True) if layer == last]

@@ -1,10 +1,11 @@
 """Stochastic gradient descent on a device: its settings, the order of the samples, and how it can fail."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from fedfilt._checks import check_count, check_number
+from fedfilt._checks import check_count, check_number, check_row
 from fedfilt._draws import in_round
 from fedfilt._types import Array
 
@@ -39,6 +40,30 @@ class Training:
     def rate(self, round: int) -> float:
         """The learning rate of a round, counted from 1."""
         return self.learning_rate * self.decay ** (round - 1)
+
+
+class Guides(NamedTuple):
+    """What guides the steps of one call besides the loss: a number per column of a row, None where there is nothing.
+
+    A step follows ∂loss + weight_decay · w + proximal · (w - around) + drift, but leaves alone what is not trained.
+    Columns that no gradient reaches, such as running means, heed only `trained`.
+    """
+
+    around: Array | None = None  # what the proximal term pulls towards; None: the model as it was given
+    drift: Array | None = None  # added to the gradient of every step
+    trained: Array | None = None  # bool; the other columns keep their bits
+
+    @classmethod
+    def checked(cls, size: int, around: Array | None, drift: Array | None, trained: Array | None) -> "Guides":
+        """Copies, as the row that is trained may be among them; what changes no step is None."""
+        around = None if around is None else check_row("around", around, size)
+        drift = None if drift is None else check_row("drift", drift, size)
+        trained = None if trained is None else check_row("trained", trained, size, np.bool_)
+        moved, held = drift is not None and drift.any(), trained is not None and not trained.all()
+        return cls(around, drift if moved else None, trained if held else None)
+
+
+UNGUIDED = Guides()
 
 
 def orders(seed: int, round: int, device: int, held: int, samples: int, epochs: int) -> tuple[Array, Array]:

@@ -5,6 +5,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedfilt.data import FederatedData
 from fedfilt.training import _numpy, _torch
 from fedfilt.training.description import Description, described
 from fedfilt.training.network import Unknown, fits, flops, network_of
-from fedfilt.training.sgd import Training, diverged, orders
+from fedfilt.training.sgd import Guides, Training, diverged, orders
 
 PART = 2000  # samples that torch tests at a time: the tests of 1,000 devices would fill the memory
 
@@ -118,28 +119,52 @@ class Trainer:
         device: int,
         epochs: int,
         samples: int,
+        learning_rate: float | None = None,
+        proximal: float | None = None,
+        around: Array | None = None,
+        drift: Array | None = None,
+        trained: Array | None = None,
     ) -> float:
-        """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch."""
-        batch, where = min(self.training.batch_size, samples), (seed, round, device, epochs, samples)
+        """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch.
+
+        `learning_rate` and `proximal` replace those of the settings. The others are (B,) arrays: the proximal term
+        pulls towards `around` (float32; None: the row as it was given), `drift` (float32) is added to the gradient of
+        every step, and only columns where `trained` (bool) holds change.
+        """
+        training = self.training
+        if learning_rate is not None:
+            training = replace(training, learning_rate=learning_rate)
+        if proximal is not None:
+            training = replace(training, proximal=proximal)
+        guides = Guides.checked(self.layout.size, around, drift, trained)
+        batch, where = min(training.batch_size, samples), (seed, round, device, epochs, samples)
         if self.network is not None and epochs and samples and fits(self.network, batch):
-            return self._train_natively(row, x, y, own, where, batch)
+            return self._train_natively(row, x, y, own, training, where, guides)
         if self._other == "numpy":
             assert self.description is not None
-            return _numpy.train(self.description, row, x[own], y[own], self.training, where)
+            return _numpy.train(self.description, row, x[own], y[own], training, where, guides)
         with _torch.one_thread():
-            return _torch.train(self.module, self.layout, row, x[own], y[own], self.training, where)
+            return _torch.train(self.module, self.layout, row, x[own], y[own], training, where, guides)
 
     def _train_natively(
-        self, row: Array, x: Array, y: Array, own: Array, where: tuple[int, int, int, int, int], batch: int
+        self,
+        row: Array,
+        x: Array,
+        y: Array,
+        own: Array,
+        training: Training,
+        where: tuple[int, int, int, int, int],
+        guides: Guides,
     ) -> float:
         assert self.network is not None
         assert self.level is not None
         seed, round, device, epochs, samples = where
         chosen, order = orders(seed, round, device, len(own), samples, epochs)
-        training = self.training
         given = native.samples_of(self.network, x, y, own[chosen])
-        extras = training.momentum, training.weight_decay, training.proximal
-        steps = native.Steps(order.ctypes.data, epochs, batch, training.rate(round), *extras)
+        numbers = training.rate(round), training.momentum, training.weight_decay, training.proximal
+        rows = [None if guide is None else guide.astype(np.float32, copy=False) for guide in guides]
+        places = [None if guide is None else guide.ctypes.data for guide in rows]
+        steps = native.Steps(order.ctypes.data, epochs, min(training.batch_size, samples), *numbers, *places)
         status, loss = native.train(self.network, row, given, steps, self.level)
         if status == native.DIVERGED:
             raise diverged(device, round, training)
@@ -169,7 +194,7 @@ class Trainer:
         if self.network is not None:
             assert self.level is not None
             known = x if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
-            given = native.samples_of(self.network, known, np.zeros(len(x), np.int64), np.arange(len(x)))
+            given = native.samples_of(self.network, known, None, np.arange(len(x)))
             return native.predict(self.network, row, given, self.level)
         if self._other == "numpy":
             assert self.description is not None
