@@ -30,7 +30,7 @@ class Outbox:
         if path is not None and path.exists():
             try:
                 self._waiting = self._read(path)
-            except (OSError, ValueError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 log.warning("%s cannot be read, and is not used: %s", path, error)
 
     @property
