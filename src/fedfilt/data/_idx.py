@@ -1,6 +1,8 @@
 """The IDX format of MNIST."""
 
 import gzip
+import io
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,16 @@ import numpy as np
 from fedfilt._types import Array
 from fedfilt.data.samples import Samples
 
+BLOCK = 1 << 20  # bytes that are read at once
+
 
 def read_idx(path: Path) -> Array:
     """The array of an IDX file, packed with gzip or not."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        return parse_idx(file, str(path))
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return parse_idx(file, str(path))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def read_mnist(name: str, paths: Sequence[Path]) -> Samples:
@@ -36,7 +43,9 @@ def parse_idx(file: Any, name: str) -> Array:
     size = int(np.prod(shape)) * kind.itemsize if len(shape) == head[3] else -1
     if not 0 <= size <= 1 << 30:
         raise ValueError(f"{name} claims an unlikely shape {shape.tolist()}")
-    body = file.read(size + 1)
-    if len(body) != size:
-        raise ValueError(f"{name} must hold {size} bytes after its header, got {len(body)}")
-    return np.frombuffer(body, kind).reshape(shape)
+    body = io.BytesIO()
+    while block := file.read(min(BLOCK, size + 1 - body.tell())):  # no more memory than there are bytes
+        body.write(block)
+    if body.tell() != size:
+        raise ValueError(f"{name} must hold {size} bytes after its header, got {body.tell()}")
+    return np.frombuffer(body.getvalue(), kind).reshape(shape)

@@ -5,8 +5,9 @@ Every class or function that a pickle may name is replaced by a stand-in of ours
 
 import io
 import pickle
+import struct
 from collections.abc import Callable, Mapping
-from typing import IO, Any, cast
+from typing import IO, Any, ClassVar, cast
 
 import numpy as np
 
@@ -89,7 +90,22 @@ ARRAYS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """Python's own unpickler in Python: the one in C takes memory for any number that a pickle gives an object.
+
+    Sets are not read, and keys are texts and numbers: nested tuples can take for ever to hash.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = {
+        code: read
+        for code, read in pickle._Unpickler.dispatch.items()
+        if bytes([code]) not in (pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS, pickle.BYTEARRAY8)
+    }
+
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+
     def __init__(self, file: IO[bytes], more: tuple[str, ...]) -> None:
         super().__init__(file)
         self._allowed = {**ARRAYS, **dict.fromkeys(more, Frame)}
@@ -99,6 +115,30 @@ class _Unpickler(pickle.Unpickler):
         if make is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}; only arrays of numbers are read")
         return _Stand(make)
+
+    def load_dict(self) -> None:
+        items = self.pop_mark()
+        self.append(_items(items))  # a new list since then
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1].update(_items([key, value]))
+
+    def load_setitems(self) -> None:
+        items = self.pop_mark()
+        self.stack[-1].update(_items(items))
+
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+
+
+def _items(flat: list[Any]) -> dict[Any, Any]:
+    """The dict of keys and values that stand one after the other."""
+    keys = flat[::2]
+    if not all(isinstance(key, str | bytes | int | float | None) for key in keys):
+        raise pickle.UnpicklingError("keys must be texts or numbers")
+    return dict(zip(keys, flat[1::2], strict=True))
 
 
 def read_arrays(file: IO[bytes], name: str, more: tuple[str, ...] = ()) -> Any:
@@ -115,7 +155,7 @@ def read_arrays(file: IO[bytes], name: str, more: tuple[str, ...] = ()) -> Any:
         return _plain(_Unpickler(file, more).load(), {})
     except (pickle.UnpicklingError, RecursionError, MemoryError, OverflowError) as error:
         raise ValueError(f"{name} is refused: {error or 'it is too deep or too large'}") from error
-    except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"{name} is damaged: {error or type(error).__name__}") from error
 
 

@@ -26,6 +26,7 @@ from fedfilt._types import Array
 NOTHING = ("", "na", "nan", "null", "none")  # cells without a value
 LIMIT = 1 << 30  # bytes that a file, or what is read from it, may take
 ARRAYS = ("x", "y", "part")
+MOST_PACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # bytes that one byte of an archive can become
 KNOWN = (*ARRAYS, "time")  # time: when a sample was taken, which nothing here needs
 
 
@@ -84,8 +85,8 @@ def read_samples(path: Path) -> dict[str, Array]:
 
 
 def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file; what the headers promise is compared with the limit first."""
-    found, total = {}, 0
+    """The arrays of a .npz file; what the headers promise is compared with what is there, and with the limit, first."""
+    found, total, size = {}, 0, file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             with archive.open(member) as content:
@@ -96,7 +97,10 @@ def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
                 shape, _, kind = read[version](content)
             if kind.hasobject:
                 raise ValueError(f"{member.filename} holds Python objects, which are not loaded")
-            total += max(math.prod(shape) * kind.itemsize, member.file_size)
+            most = MOST_PACKED.get(member.compress_type, 0) * min(member.compress_size, size)
+            if not math.prod(shape) * kind.itemsize <= member.file_size <= most:
+                raise ValueError(f"{member.filename} promises more than it holds")
+            total += member.file_size
             if total > LIMIT:
                 raise too_large(path)
             with archive.open(member) as content:

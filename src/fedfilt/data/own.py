@@ -391,6 +391,8 @@ def _checked(where: object, arrays: dict[str, Array], making: Making) -> Chunk:
 def _label_numbers(where: object, y: Array, making: Making) -> Array:
     """Labels as numbers from 0, given so or by name."""
     if y.dtype.kind == "U":
+        if y.dtype.itemsize and (y.astype(y.dtype.newbyteorder("=")).view(np.uint32) > sys.maxunicode).any():
+            raise BadData(f"{where}: y must be names, got letters that there are not", UNKNOWN_LABEL)
         names, at = np.unique(y, return_inverse=True)
         return np.array([_number(where, str(name), making) for name in names], np.int64)[at]
     if y.dtype.kind not in "iu":
@@ -500,7 +502,8 @@ def _same_rows(one: Rows, other: Rows) -> bool:
 
 def _steps(path: Path, rows: Rows) -> Array:
     """Seconds between rows, whose times must increase."""
-    steps = np.diff(rows.times)
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.diff(rows.times)
     wrong = np.flatnonzero(~(np.isfinite(steps) & (steps > 0)))
     if len(wrong):
         where = f"{path}, {rows.place} {rows.places[wrong[0] + 1]}"

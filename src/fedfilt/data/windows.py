@@ -14,6 +14,7 @@ from fedfilt.data.samples import Samples
 log = logging.getLogger("fedfilt")
 
 TRAIN, VALIDATION, TEST = range(3)  # parts of a device's time
+LARGEST = 1e100  # mean or square of a channel: those of float32 are smaller
 
 
 class Recording(NamedTuple):
@@ -148,7 +149,7 @@ class Scaling(NamedTuple):
             table: dict[str, Any] = json.loads(text)
             mean, spread = (np.array(table[key], np.float64) for key in ("mean", "spread"))
             soft = check_number("soft", table["soft"], low=0)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"not a scaling: {error}") from None
         if mean.ndim != 1 or mean.shape != spread.shape or not np.isfinite([mean, spread]).all() or (spread <= 0).any():
             raise ValueError("not a scaling: it must have a finite mean and a spread > 0 per channel")
@@ -195,10 +196,10 @@ class Seen(NamedTuple):
             table: dict[str, Any] = json.loads(text)
             mean, square = (np.array(table[key], np.float64) for key in ("mean", "square"))
             windows = check_count("windows", table["windows"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"not what a device has seen: {error}") from None
-        if mean.ndim != 1 or mean.shape != square.shape or not np.isfinite([mean, square]).all():
-            raise ValueError("not what a device has seen: it must have a finite mean and square per channel")
+        if mean.ndim != 1 or mean.shape != square.shape or not (np.abs([mean, square]) <= LARGEST).all():
+            raise ValueError(f"not what a device has seen: per channel, mean and square must be at most {LARGEST:g}")
         return cls(windows, mean, square)
 
 

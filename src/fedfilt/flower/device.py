@@ -73,7 +73,7 @@ class Device:
             source = Source(folder, making_of(known["data"])) if own else None
             named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
             return cls(*named, folder, desk_of(known), about(known), source, *identity)
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}"
             ) from None

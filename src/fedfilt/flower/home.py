@@ -38,6 +38,8 @@ def settings(folder: Path) -> Table:
         table = tomllib.loads((folder / "home.toml").read_text(encoding="utf-8"))
     except OSError:
         raise ValueError(f"{folder} must hold home.toml, as fedfilt home write makes it") from None
+    except RecursionError as error:
+        raise ValueError(f"{folder / 'home.toml'} cannot be read: {error}") from None
     missing = [key for key in ("home", "broker", "tls") if key not in table]
     if missing:
         raise ValueError(f"{folder / 'home.toml'} must say {', '.join(missing)}")

@@ -150,16 +150,19 @@ def _read_csv(path: Path) -> tuple[_Devices, _Boxes]:
         missing = {"device", "room", "x", "y", "z"} - set(table.fieldnames or [])
         if missing:
             raise ValueError(f"{path}: header must have device,room,x,y,z; missing {', '.join(sorted(missing))}")
-        return [
-            (row["device"], row["room"], _triple(f"{path} line {table.line_num}", [row["x"], row["y"], row["z"]]))
-            for row in table
-        ], {}
+        try:
+            return [
+                (row["device"], row["room"], _triple(f"{path} line {table.line_num}", [row["x"], row["y"], row["z"]]))
+                for row in table
+            ], {}
+        except csv.Error as error:
+            raise ValueError(f"{path} line {table.line_num}: {error}") from None
 
 
 def _read_toml(path: Path) -> tuple[_Devices, _Boxes]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from error
     try:
         boxes: _Boxes = {}
@@ -180,7 +183,7 @@ def _read_toml(path: Path) -> tuple[_Devices, _Boxes]:
 def _triple(name: str, values: Any) -> list[float]:
     try:
         numbers = [float(value) for value in values]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = []
     if len(numbers) != 3 or not np.isfinite(numbers).all():
         raise ValueError(f"{name}: must be three finite numbers in metres, got {values!r}")

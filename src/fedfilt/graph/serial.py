@@ -33,15 +33,15 @@ def graph_json(graph: Graph) -> str | None:
 
 def graph_from_json(text: str) -> Graph:
     """The graph that `graph_json` wrote; ValueError if it is none. Sizes are checked before memory is taken."""
-    table = json.loads(text)
     try:
+        table = json.loads(text)
         count, rooms = table["count"], table.get("rooms")
         if type(count) is not int or not 0 < count <= DEVICE_LIMIT:
             raise ValueError(f"count must be from 1 to {DEVICE_LIMIT}, got {count!r}")
         if rooms is not None and {type(room) for room in rooms} not in ({int}, {str}):
             raise ValueError("rooms must be all numbers or all names")
         return _graph_of(table)
-    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a graph ({type(error).__name__}: {error})") from None
 
 

@@ -33,7 +33,7 @@ class Outbox:
         if path is not None and path.exists():
             try:
                 self._waiting = self._read(path)
-            except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
                 log.warning("%s cannot be read, and is not used: %s", path, error)
 
     @property

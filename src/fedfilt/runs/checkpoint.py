@@ -49,7 +49,7 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
         metadata = _metadata(content)
         tensors = load(content)
         state = State(int(metadata["round"]), tensors["models"], tensors.get("residuals"), tensors.get("accepted"))
-    except (SafetensorError, KeyError, ValueError, struct.error) as error:
+    except (SafetensorError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") not in (VERSION, OLDER):
         raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")

@@ -98,14 +98,17 @@ class Config:
 
         A key at its default does not count, so that an experiment keeps its hash when another version adds keys.
         """
-        table = self.table(changed=True)
-        for key in PLACE:
-            table.pop(key, None)
-        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+        return hash_of(self.table(changed=True))
 
     def toml(self) -> str:
         """The resolved experiment as TOML."""
         return tomli_w.dumps(self.table())
+
+
+def hash_of(changed: Table) -> str:
+    """The hash of an experiment, from the table of its keys that are not at their default; see `Config.hash`."""
+    counted = {key: value for key, value in changed.items() if key not in PLACE}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
@@ -116,7 +119,7 @@ def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
             table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ValueError(f"no experiment file {path}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}") from error
     # Names first, outer before inner: another name clears the options of the part that it replaces
     changes = [_parsed(text) for text in overrides]

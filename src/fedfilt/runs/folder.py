@@ -14,7 +14,7 @@ from fedfilt import native
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, load
+from fedfilt.runs.config import Config, hash_of, load
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
@@ -40,7 +40,7 @@ def check_same(config: Config, old: Path) -> None:
     Whether they are of rounds that are still to come is seen when the checkpoint is read.
     """
     before = load(old)
-    if before.hash() in earlier(config):
+    if before.hash() == replace(config, events=config.events[: len(before.events)]).hash():
         return
     was, now = _flat(before.table()), _flat(config.table())
     changes = [f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in was | now if was.get(key) != now.get(key)]
@@ -52,8 +52,12 @@ def check_same(config: Config, old: Path) -> None:
 
 def earlier(config: Config) -> dict[str, Config]:
     """By hash, the experiment and what it was before its last events were added, one by one."""
-    versions = (replace(config, events=config.events[:n]) for n in range(len(config.events), -1, -1))
-    return {version.hash(): version for version in versions}
+    table, versions = config.table(changed=True), {}
+    for count in range(len(config.events), -1, -1):  # the hash of each, without making its whole table again
+        events = {"events": table["events"][:count]} if count else {}
+        was = {key: value for key, value in table.items() if key != "events"} | events
+        versions[hash_of(was)] = replace(config, events=config.events[:count])
+    return versions
 
 
 def _flat(table: Table, path: str = "") -> Table:

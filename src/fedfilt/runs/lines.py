@@ -87,7 +87,7 @@ def read_lines(folder: Path) -> list[Table]:
     for number, text in enumerate(texts, start=1):
         try:
             found.append(json.loads(text))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             if number < len(texts):
                 raise ValueError(f"{path} is damaged in line {number}") from None
     return found
@@ -105,6 +105,12 @@ def of_devices(line: Table, count: int) -> Table:
             tests = line[stage].items()
             found[stage] = {name: {**test, "devices": test["devices"] + new * [None]} for name, test in tests}
     return found
+
+
+def brief(line: Table) -> Table:
+    """What `result_of` needs of a line: without what it says of every device, which a long run need not hold."""
+    kept = {key: line[key] for key in ("round", "seconds", "mixed") if key in line}
+    return kept | {"time": {key: line["time"][key] for key in COSTS if key in line["time"]}}
 
 
 def result_of(played: list[Table]) -> Table:

@@ -15,7 +15,7 @@ from fedfilt.rounds.types import Engine, State
 from fedfilt.runs import checkpoint
 from fedfilt.runs.build import Run
 from fedfilt.runs.folder import check_environment, check_folder, check_same, devices_csv, earlier, environment
-from fedfilt.runs.lines import line_of, of_devices, read_lines, result_of
+from fedfilt.runs.lines import brief, line_of, of_devices, read_lines, result_of
 
 
 class Stopped(KeyboardInterrupt):
@@ -46,7 +46,7 @@ def play_in_folder(
             for now, record in play(state, experiment):
                 state = now
                 line = line_of(run, record)
-                played.append(line)
+                played.append(brief(line))
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 stop = (folder / STOP).exists() and state.round < config.rounds
@@ -61,7 +61,7 @@ def play_in_folder(
 
 
 def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
-    """(the state to go on from, the lines of the rounds that led to it)."""
+    """(the state to go on from, the lines of the rounds that led to it, in brief)."""
     config, saved = run.config, folder / "checkpoint" / "state.safetensors"
     own, machine = folder / "config.toml", folder / "environment.json"
     if own.exists():
@@ -83,7 +83,7 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
         raise ValueError(f"{folder}/metrics.jsonl lacks rounds before the checkpoint at {state.round}; start again")
     text = "".join(json.dumps(line) + "\n" for line in kept)
     write_atomically(folder / "metrics.jsonl", text.encode())
-    return state, kept
+    return state, [brief(line) for line in kept]
 
 
 def _saved(run: Run, path: Path) -> State:

@@ -27,6 +27,7 @@ from fedfilt.runs.lines import TESTS, checked
 from fedfilt.runs.rules import rule_name, rule_order
 from fedfilt.system.orders import whole
 
+LARGEST = {"rooms": 200, "devices": 1000}  # of a graph that is made from a config
 TAIL = 200  # bytes by which a file is known again
 # Lists of devices in a line of metrics.jsonl, and what has happened to those devices
 LISTED = {"late": "late", "rejected": "reject", "joined": "join", "left": "leave", "moved": "move"}
@@ -276,6 +277,8 @@ class Records:
             return None  # a file outside the folder
         if ":" in str(table.get("name")):
             return None  # code from outside the package
+        if any(table.get(key, 0) not in range(most + 1) for key, most in LARGEST.items()):
+            return None  # a few letters could ask for any amount of memory
         try:
             return graph_table(table).graph(self.seed)
         except (ValueError, TypeError, AttributeError, OverflowError):

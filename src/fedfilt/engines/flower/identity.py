@@ -14,6 +14,7 @@ def registered(table: dict[str, Any]) -> list[Registered] | None:
     """The registered devices of a deployment file, by row; None if it has no authentication."""
     if not table["site"]["authentication"]:
         return None
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
     found = []
@@ -21,7 +22,10 @@ def registered(table: dict[str, Any]) -> list[Registered] | None:
         if device.get("gone"):
             found.append(Registered(device["name"], b""))
             continue
-        key = serialization.load_ssh_public_key(device["public_key"].encode())
+        try:
+            key = serialization.load_ssh_public_key(device["public_key"].encode())
+        except UnsupportedAlgorithm as error:
+            raise ValueError(f"the public key of {device['name']} cannot be read: {error}") from None
         pem = serialization.PublicFormat.SubjectPublicKeyInfo
         found.append(Registered(device["name"], key.public_bytes(serialization.Encoding.PEM, pem)))
     return found

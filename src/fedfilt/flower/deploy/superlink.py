@@ -45,9 +45,9 @@ class Guard:
 
 def _small(scope: Scope, most: int) -> bool:
     """Whether a request has no body, or one of a length that is known and not too large."""
-    headers = dict(scope["headers"])
-    length = headers.get(b"content-length", b"0")
-    return b"transfer-encoding" not in headers and length.isdigit() and int(length) <= most
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    known = all(length.isdigit() and len(length) < 20 and int(length) <= most for length in lengths)
+    return known and all(name != b"transfer-encoding" for name, _ in scope["headers"])
 
 
 async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:
