@@ -35,7 +35,7 @@ class Living:
         self.clock = Hand(float(int(time.time()))) if clock is None else clock
         self.labels = options.pop("labels", LABELS)
         devices = options.pop("devices", DEVICES)
-        moving = ["watch"] if "watch" in devices else ()
+        moving = ["watch"] if "watch" in (devices or ()) else ()
         voting = options.pop("voting", Voting(gather_seconds=0.0, how="mean"))
         member = self.bus.member((self.topics.edge, OFFLINE))
         self.edge = Edge(

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import tomllib
+from functools import partial
 
 import pytest
 import tomli_w
@@ -341,14 +342,18 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     done = call("home", "update", building, "--room", "device-001=kitchen")
     assert "device-001 is in kitchen now; its folder is not here: change its home.toml too" in done.stdout, done.stderr
     right = listed.read_text()
-    for old, new, said in (
+
+    def logged(line):
+        return line in (tmp_path / "home.log").read_text()
+
+    for old, new, line in (
         ('device-000 = "kitchen"', 'device-000 = "a+b"', "a room must be up to 40 letters"),
         ('moving = [\n    "device-002"', 'moving = [\n    "nobody"', "moving must name devices that are listed"),
         ("[devices]", "[gadgets]", "must list the devices with their rooms"),
     ):
         assert old in right
         listed.write_text(right.replace(old, new))
-        until(lambda said=said: said in (tmp_path / "home.log").read_text(), f"{said} in the log", 60)
+        until(partial(logged, line), f"{line} in the log", 60)
     assert (tmp_path / "home.log").read_text().count("the devices stay as they were") == 3
     listed.write_text(right)
     lamp.publish(TOPICS.decision("lamp"), written(Decision(time.time(), 3, (0.2, 0.8, 0.0))))
