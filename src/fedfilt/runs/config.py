@@ -22,6 +22,7 @@ from fedfilt import _parts
 from fedfilt._checks import check_choice, check_count
 from fedfilt._types import Response, Table
 from fedfilt.data.deal import Sizes
+from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import Kinds
 from fedfilt.rounds.timeline import Event
 from fedfilt.rounds.types import Evaluation
@@ -83,6 +84,7 @@ class Config:
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
+    guard: Guard = Guard()
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
@@ -96,11 +98,14 @@ class Config:
     def hash(self) -> str:
         """Hash of everything that affects the result; workers and checkpoint interval do not.
 
-        A key at its default does not count, so that an experiment keeps its hash when another version adds keys.
+        A key at its default does not count, so that an experiment keeps its hash when another version adds keys. All of
+        a guard counts, and nothing of one that is off: what older versions made was made without.
         """
         table = self.table(changed=True)
-        for key in PLACE:
+        for key in (*PLACE, "guard"):
             table.pop(key, None)
+        if self.guard.on:
+            table["guard"] = _table_of(self.guard)
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:
@@ -110,19 +115,26 @@ class Config:
 
 def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
     """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides."""
-    table: Table = {}
-    if path is not None:
-        try:
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ValueError(f"no experiment file {path}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not valid TOML: {error}") from error
+    table = {} if path is None else _read(path)
     # Names first, outer before inner: another name clears the options of the part that it replaces
     changes = [_parsed(text) for text in overrides]
     for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
         _override(table, steps, value)
     return from_table(table)
+
+
+def load_begun(path: Path) -> Config:
+    """Read the experiment of a run folder, as it was begun."""
+    return from_table(unguarded(_read(path)))
+
+
+def _read(path: str | Path) -> Table:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"no experiment file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
@@ -217,6 +229,8 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if isinstance(value, str) and "name" in _options(typing.cast(type, hint)):
             value = {"name": value}
+        if isinstance(value, bool) and "on" in _options(typing.cast(type, hint)):
+            value = {"on": value}
         return _made(typing.cast(type, hint), value, path)
     if not _fits(value, hint):
         raise ValueError(f"{path} must be {_words(hint)}, got {value!r}")
@@ -251,9 +265,14 @@ def graph_table(table: Table, path: str = "graph") -> GraphTable:
 def current(table: Mapping[str, Any]) -> Table:
     """A config's table as this version writes it; one that cannot be read, or names code of its own, stays as it is."""
     try:
-        return dict(table) if outside(table) else from_table(table).table()
+        return dict(table) if outside(table) else from_table(unguarded(table)).table()
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return dict(table)
+
+
+def unguarded(table: Mapping[str, Any]) -> Table:
+    """The table of a run folder: what has no [guard] is of a version that had none."""
+    return {"guard": {"on": False}, **table}
 
 
 def outside(table: Mapping[str, Any]) -> bool:

@@ -14,7 +14,8 @@ from fedfilt import native
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, load
+from fedfilt.rounds.guard import Guard
+from fedfilt.runs.config import Config, load_begun
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
@@ -39,7 +40,8 @@ def check_same(config: Config, old: Path) -> None:
 
     Whether they are of rounds that are still to come is seen when the checkpoint is read.
     """
-    before = load(old)
+    before = load_begun(old)
+    config = as_begun(config, old)
     if before.hash() in earlier(config):
         return
     was, now = _flat(before.table()), _flat(config.table())
@@ -48,6 +50,12 @@ def check_same(config: Config, old: Path) -> None:
         f"{old.parent} was run with another config ({'; '.join(changes)}); resume with the same one, "
         "or choose another --out"
     )
+
+
+def as_begun(config: Config, old: Path) -> Config:
+    """The experiment, without its guard if the folder was begun without one and none other than usual is asked for."""
+    without = old.exists() and config.guard == Guard() and not load_begun(old).guard.on
+    return replace(config, guard=Guard(on=False)) if without else config
 
 
 def earlier(config: Config) -> dict[str, Config]:

@@ -31,9 +31,10 @@ def line_of(run: "Run", record: Record) -> Table:
         "samples": int(record.samples.sum()),
         "time": _time(run, record),
     }
+    if run.events is not None or record.events:
+        line["events"] = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
     if run.events is not None:
-        happened = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
-        line |= {"events": happened, "away": list(record.away)}
+        line["away"] = list(record.away)
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
