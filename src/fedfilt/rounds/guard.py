@@ -6,7 +6,7 @@ honest. When nothing is over a limit, updates pass with the same bits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ FEW = 3  # devices that must have trained before one of them can be told from th
 GROWTH = 2.0  # times by which the median may grow from one round to the next
 WORSE = 2.0, 1.0  # a device collapsed if its loss is above this times what it was, plus this
 LONGEST = 6  # times that a quarantine doubles
+SOON = 10  # rounds within which a second setback goes further back
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Guard:
         round, trained = state.round + 1, updates.weights > 0
         events = [*self._released(round, now)]
         away = now.until >= round
-        norms = np.array([_length(row) if there else 0.0 for row, there in zip(updates.rows, trained, strict=True)])
+        norms = np.array([_length(row) for row in updates.rows])
         sound = trained & ~away & (norms > 0)
         median = float(np.median(norms[sound])) if sound.any() else 0.0
         if now.reference > 0:
@@ -120,17 +121,17 @@ class Guard:
                 events.append(Happening(round, device, "clipped", details))
         strikes[caught] = 0
         kept = (state.models, *now.good)[: self.kept]
-        now = now._replace(strikes=strikes, norms=norms, reference=np.array(median), good=kept)
-        rows = self._rows(state.models, updates.rows, norms, limits, now.until >= round)
+        now = now._replace(strikes=strikes, norms=np.where(trained, norms, 0.0), reference=np.array(median), good=kept)
+        rows = self._rows(state.models, updates.rows, norms, limits, (now.until >= round) | ~trained)
         weights = self._weights(updates.weights, strikes, now.until >= round)
         return Watched(Updates(rows, weights), now.named(), tuple(events))
 
-    def _rows(self, models: Array, rows: Array, norms: Array, limits: Array, away: Array) -> Array:
-        """(K, B) the updates within their limits; the same array if they all are."""
+    def _rows(self, models: Array, rows: Array, norms: Array, limits: Array, none: Array) -> Array:
+        """(K, B) the updates within their limits, `none` of some devices; the same array if they all are."""
         found: dict[int, Array] = {}
         for device in map(int, np.flatnonzero(norms > 0)):
             row, model = rows[device], models[device]
-            if away[device]:
+            if none[device]:
                 found[device] = np.zeros_like(row)
                 continue
             if 0 < limits[device] < norms[device]:
@@ -168,7 +169,7 @@ class Guard:
     def _go_back(self, state: State, updates: Updates, now: "_Memory", diverged: Mapping[int, str]) -> "Watched":
         """The last good models, without the devices that sent the largest updates of the round before."""
         round = state.round + 1
-        again = now.setbacks > 0 and round - now.setback <= max(self.quarantine, 1)
+        again = now.setbacks > 0 and round - now.setback <= max(self.quarantine, SOON)
         setbacks = int(now.setbacks) + 1 if again else 1
         times = now.norms / now.reference if now.reference > 0 else now.norms
         suspects = self._suspects(times)
@@ -218,7 +219,7 @@ class _Memory(NamedTuple):
         nothing = [whole, whole, whole, np.zeros(count), np.full(count, np.nan), np.zeros(()), number, number]
         found = (named.get(f"guard.{name}", array) for name, array in zip(cls._fields, nothing, strict=False))
         good = (named[name] for number in range(1, len(named) + 1) if (name := f"guard.good.{number}") in named)
-        return cls(*(array.copy() for array in found), tuple(good))  # type: ignore[arg-type]
+        return cls._make([*(array.copy() for array in found), tuple(good)])
 
     def named(self) -> dict[str, Array]:
         """As it is kept in a state."""

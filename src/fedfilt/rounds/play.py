@@ -13,7 +13,6 @@ from fedfilt.rounds.guard import Guard, Watched
 from fedfilt.rounds.types import Cost, Experiment, Record, Reply, State, Updates
 from fedfilt.system.orders import Job, Schedule
 
-
 OFF = Guard(on=False)
 
 
@@ -29,10 +28,8 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     updates = watched.updates
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
     trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None
-    if watched.back is None:
-        models = experiment.aggregator(state.models, updates, experiment.graph)
-    else:
-        models = watched.back
+    back = watched.back
+    models = experiment.aggregator(state.models, updates, experiment.graph) if back is None else back
     mixed = engine.test(models) if due else None
 
     losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)

@@ -13,8 +13,8 @@ from typing import Any
 from fedfilt import native
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
-from fedfilt.runs.build import Run
 from fedfilt.rounds.guard import Guard
+from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config, load_begun
 
 

@@ -8,7 +8,6 @@ from fedfilt._checks import check_count, check_number
 from fedfilt._draws import in_round
 from fedfilt._types import Array
 
-
 DIVERGED = "diverged in round"  # part of what a device says when its model is no longer finite
 
 
