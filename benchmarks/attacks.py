@@ -27,7 +27,8 @@ from fedfilt.runs.config import load
 from fedfilt.training.sgd import Diverged
 
 ROOT = Path(__file__).resolve().parent.parent
-ROUNDS = 40
+ROUNDS, SEEDS = 40, 3
+SCORES = ("local", "global")
 TESTED = ["training.learning_rate=.1", "samples.local_test=500", "samples.global_test=2000"]
 RULES = {"mu=1": [], "mu=10": ["aggregator.filter.mu=10"], "FedAvg": ["aggregator=fedavg"]}
 GUARDS = {"off": ["guard=false"], "default": [], "robust": ["guard.robust=filter"]}
@@ -68,6 +69,7 @@ ATTACKS = {
     "a fifth, flip ×10": (FIFTH, flip(10), None),
 }
 THROUGH = {
+    "a fifth switched off": (FIFTH, lambda round, update, lengths: 0 * update, None),
     "a fifth, flipped to 2.9 times the median": (FIFTH, long(-2.9), None),
     "a fifth with wrong labels": (FIFTH, None, "labels"),
     "backdoor, as long as the median": (ONE, long(1), "backdoor"),
@@ -88,7 +90,7 @@ class Hostile:
         for reply in replies:
             if reply.device in self.who and not reply.absent and self.send is not None:
                 sent = self.send(jobs[0].round, reply.update.astype(float), lengths)
-                reply = reply._replace(update=sent.astype(np.float32))
+                reply = reply._replace(update=sent.astype(np.float32), absent="" if sent.any() else "switched off")
             yield reply
 
     def test(self, models):
@@ -143,10 +145,10 @@ def one(attack, rule, guard, seed):
     except Diverged:
         return {"ended": state.round + 1}
     tests = summary(record.mixed, run.data)
-    found = {test: float(np.mean([tests[test]["devices"][i] for i in others])) for test in ("local", "global")}
+    found = {test: float(np.mean([tests[test]["devices"][i] for i in others])) for test in SCORES}
     if attack == "none":  # of those that are honest where a fifth is not
         honest = [device for device in others if device not in FIFTH]
-        found["fifth"] = {t: float(np.mean([tests[t]["devices"][i] for i in honest])) for t in ("local", "global")}
+        found["fifth"] = {t: float(np.mean([tests[t]["devices"][i] for i in honest])) for t in SCORES}
     for what in ("clipped", "quarantined"):
         found[what] = sum(1 for event, _ in said if event == what)
         found[f"{what}_honest"] = len({device for event, device in said if event == what and device in others})
@@ -186,46 +188,56 @@ def compute(path, seeds):
             print(f"{time.perf_counter() - start:5.1f} s  {key(*case)}: {found['runs'][key(*case)]}", flush=True)
 
 
-def mean(runs, attack, rule, guard):
-    """(local, global) in percent, over seeds; None if training ended in any of them."""
-    named = [run for case, run in runs.items() if case.rpartition(" | ")[0] == key(attack, rule, guard)]
-    if not named or any("ended" in run for run in named):
-        return None
-    return tuple(100 * float(np.mean([run[test] for run in named])) for test in ("local", "global"))
+def of(runs, attack, rule, guard):
+    """The runs of all seeds."""
+    found = [run for case, run in runs.items() if case.rpartition(" | ")[0] == key(attack, rule, guard)]
+    if attack == "none, of the other 16":
+        found = [run["fifth"] for run in of(runs, "none", rule, guard)]
+    return found
 
 
 def cell(runs, attack, rule, guard):
-    found = mean(runs, attack, rule, guard)
-    return "ended" if found is None else f"{found[0]:.1f} / {found[1]:.1f}"
+    """Mean over seeds, local / global; how many if not all; "ended" if all models diverged in a round."""
+    named = of(runs, attack, rule, guard)
+    if not named:
+        return "–"
+    count = "" if len(named) == SEEDS else f" ({len(named)} of {SEEDS} seeds)"
+    if any("ended" in run for run in named):
+        return "ended" + count
+    return "{:.1f} / {:.1f}".format(*(100 * np.mean([run[test] for run in named]) for test in SCORES)) + count
 
 
 def tables(path):
     """The tables of docs/security.md."""
     runs = json.loads(path.read_text())["runs"]
     for rule in RULES:
-        print(f"\n| {rule}: attack | " + " | ".join(GUARDS) + " |")
-        print("|---|" + "---|" * len(GUARDS))
-        for attack in ATTACKS:
-            print(f"| {attack} | " + " | ".join(cell(runs, attack, rule, guard) for guard in GUARDS) + " |")
-    print("\n| mu=1: what gets through | " + " | ".join(GUARDS) + " |\n|---|" + "---|" * len(GUARDS))
-    for attack in THROUGH:
-        print(f"| {attack} | " + " | ".join(cell(runs, attack, "mu=1", guard) for guard in GUARDS) + " |")
-    print("\n| mu=1: backdoor opens | " + " | ".join(GUARDS) + " |\n|---|" + "---|" * len(GUARDS))
-    for attack in ("none", *(name for name, (_, _, lie) in THROUGH.items() if lie == "backdoor")):
-        shares = []
-        for guard in GUARDS:
-            named = [r["opens"] for case, r in runs.items() if case.rpartition(" | ")[0] == key(attack, "mu=1", guard)]
-            shares.append(f"{100 * np.mean(named):.0f} %" if named else "–")
-        print(f"| {attack} | " + " | ".join(shares) + " |")
-    print("\n| mu=1: robust rules | filter | geometric |\n|---|---|---|")
-    for attack in ("none", "flip ×10", "a fifth, flip ×10"):
-        print(f"| {attack} | {cell(runs, attack, 'mu=1', 'robust')} | {cell(runs, attack, 'mu=1', 'geometric')} |")
+        rows = [*list(ATTACKS)[:-1], "none, of the other 16", list(ATTACKS)[-1]]
+        table(f"{rule}: attack", GUARDS, {row: [cell(runs, row, rule, guard) for guard in GUARDS] for row in rows})
+    rows = ["none, of the other 16", *THROUGH]
+    table("mu=1: attack", GUARDS, {row: [cell(runs, row, "mu=1", guard) for guard in GUARDS] for row in rows})
+    doors = ["none", *(name for name, (_, _, lie) in THROUGH.items() if lie == "backdoor")]
+    table("mu=1: attack", GUARDS, {row: [door(runs, row, guard) for guard in GUARDS] for row in doors})
+    ways = {"robust": "filter", **{name: name for name in MORE}}
+    rows = ("none", "flip ×10", "a fifth, flip ×10")
+    table("mu=1: attack", ways.values(), {row: [cell(runs, row, "mu=1", guard) for guard in ways] for row in rows})
+
+
+def door(runs, attack, guard):
+    """How often the backdoor opens."""
+    shares = [run["opens"] for run in of(runs, attack, "mu=1", guard) if "opens" in run]
+    return f"{100 * np.mean(shares):.1f} %" if shares else "–"
+
+
+def table(head, columns, rows):
+    print("\n| " + " | ".join([head, *columns]) + " |\n|---|" + "---|" * len(columns))
+    for name, cells in rows.items():
+        print(f"| {name} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "security" / "attacks.json")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(SEEDS)))
     parser.add_argument("--tables", action="store_true")
     given = parser.parse_args()
     if not given.tables:

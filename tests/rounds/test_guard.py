@@ -165,8 +165,10 @@ def test_a_repeat_offender_counts_less_then_nothing_and_has_a_way_back():
 
 def test_on_probation_one_offence_is_enough_and_counts_twice():
     events, weights = life([9] * 25, Guard(strikes=2, quarantine=3))
-    assert events == [(1, "clipped"), (2, "quarantined"), (6, "released"), (6, "quarantined"), (13, "released")] + [
-        (13, "quarantined")
+    assert events == [
+        *[(1, "clipped"), (2, "quarantined")],
+        *[(6, "released"), (6, "quarantined")],
+        *[(13, "released"), (13, "quarantined")],
     ]
     assert weights == [8] + [0] * 24
 
