@@ -63,6 +63,7 @@ def test_public_names_are_pinned():
         "FederatedData",
         "Fitted",
         "Graph",
+        "Guard",
         "Hardware",
         "Plan",
         "Record",

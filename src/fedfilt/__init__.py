@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedfilt.graph.building import Building
     from fedfilt.graph.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
+    from fedfilt.rounds.guard import Guard
     from fedfilt.rounds.play import play, play_round
     from fedfilt.rounds.rooms import Rooms
     from fedfilt.rounds.scores import summary
@@ -58,6 +59,7 @@ _HOMES = {
     "FederatedData": "data.samples",
     "Fitted": "runs.fit",
     "Graph": "graph.graph",
+    "Guard": "rounds.guard",
     "Hardware": "system.hardware",
     "Plan": "system.orders",
     "Record": "rounds.types",
@@ -94,6 +96,7 @@ __all__ = [
     "FederatedData",
     "Fitted",
     "Graph",
+    "Guard",
     "Hardware",
     "Plan",
     "Record",

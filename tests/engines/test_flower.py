@@ -34,7 +34,7 @@ from fedfilt.engines.flower.engine import Flower
 from fedfilt.engines.flower.exchange import exchange
 from fedfilt.engines.flower.simulation import running_grid, simulated_grid
 from fedfilt.engines.local import Local
-from fedfilt.rounds.play import play_round
+from fedfilt.rounds.play import play, play_round
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import line_of, read_lines
@@ -466,3 +466,39 @@ def test_without_flower_there_is_one_clear_line(tmp_path, monkeypatch):
     assert done.returncode == 1
     assert "(flwr>=1.41,<1.43): pip install 'fedfilt[flower]'" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow(4)
+def test_one_message_of_1e30_is_forgotten_within_three_rounds_and_its_sender_is_named():
+    """On the real engine: the reply of device 2 in round 4 is finite, well-formed, and huge."""
+    table = {**ROOM, "rounds": 8, "evaluation": {"every": 1}, "scheduler": {"name": "everything", "epochs": 2}}
+    poisoned = Run(from_table(table))
+    size, sent = poisoned.layout.size, []
+
+    def huge(replies):
+        for reply in replies:
+            record = reply.content.config_records.get(messages.RECORD, {}) if reply.has_content() else {}
+            if record.get("device") == 2 and "update" in record and record["round"] == 4:
+                record["update"] = pack(np.full(size, 1e30, np.float32))
+                sent.append(record["round"])
+        return replies
+
+    def accuracies(change, **options):
+        run = Run(from_table({**table, **options}))
+        trainer = Trainer(run.model, run.config.training, run.data.x.shape[1:])
+        desk = Desk(trainer, run.config.sparsifier, run.config.seed, run.data.classes)
+        with simulated_grid(desk, run.data, 1) as plain, run.experiment(engine(run, Wrapped(plain, change))) as played:
+            records = [record for _, record in play(run.start(), played)]
+        return [record.mixed.global_test.trace(axis1=1, axis2=2).mean() for record in records], records
+
+    honest, _ = accuracies(lambda replies: replies)
+    found, records = accuracies(huge)
+    assert sent == [4]
+    assert max(found[3:7]) >= max(honest[3:7]) - 2  # of 40 samples
+    assert found[6] >= honest[6] - 2
+    assert [(event.round, event.device, event.what) for r in records for event in r.events] == [(4, 2, "clipped")]
+    back, records = accuracies(huge, guard={"clip": 0})  # nothing stops it: the run goes back
+    named = [(event.round, event.device, event.what) for record in records for event in record.events]
+    assert named[:2] == [(5, None, "setback"), (5, 2, "quarantined")]
+    assert back[3] < honest[3] - 2
+    assert back[6] >= honest[3] - 2

@@ -139,12 +139,42 @@ def _absurd(arrays, metrics):
     metrics["num-examples"] = 10**15
 
 
+def _tiny(arrays, metrics):
+    metrics["num-examples"] = 1e-14
+
+
+def _half(arrays, metrics):
+    metrics["num-examples"] = 2.5
+
+
+def _no_number(arrays, metrics):
+    metrics["num-examples"] = float("nan")
+
+
+def _list(arrays, metrics):
+    metrics["num-examples"] = [3, 4]
+
+
+def _nan_metric(arrays, metrics):
+    metrics["given"] = float("nan")
+
+
+def _no_type(arrays, metrics):
+    whole = arrays["w"]
+    data = whole.data.replace(b"'<f4'", b"'<Q9'")
+    arrays["w"] = Array(dtype=whole.dtype, shape=whole.shape, stype=whole.stype, data=data)
+
+
 def _error(arrays, metrics):
     raise RuntimeError("out of battery")
 
 
 @pytest.mark.parametrize(
-    "bad", [_nan, _shape, _dtype, _key, _cut, _claim, _archive, _metric, _negative, _absurd, _error]
+    "bad",
+    [
+        *[_nan, _shape, _dtype, _key, _cut, _claim, _archive, _metric, _negative, _absurd, _error],
+        *[_tiny, _half, _no_number, _list, _nan_metric, _no_type],
+    ],
 )
 def test_strategy_leaves_a_bad_reply_out_and_names_it(bad):
     graph = fedfilt.Graph.from_edges(3, [(0, 1), (1, 2)])
@@ -160,6 +190,60 @@ def test_strategy_leaves_a_bad_reply_out_and_names_it(bad):
         updates.rows[i] = updates.weights[i] / 10
     rows = aggregators.GFedFilt()(np.tile(np.arange(SIZE, dtype=np.float32), (3, 1)), updates, graph)
     np.testing.assert_array_equal([model["w"].numpy() for model in strategy.models], rows)
+
+
+def _many(arrays, metrics):
+    metrics["num-examples"] = 10**9
+
+
+def _huge(arrays, metrics):
+    arrays["w"] = Array(np.full(SIZE, 1e30, np.float32))
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("bad", [_many, _huge])
+def test_one_node_does_not_take_over_the_models_of_the_others(bad):
+    def models(guard, change):
+        strategy = GFedFilt(None, fraction_evaluate=0.0, min_available_nodes=5, guard=guard)
+        with running_grid(lambda: _learner(change), 5) as grid:
+            strategy.start(grid, START, num_rounds=3, timeout=SLOW)
+        said = {device: record["num-examples"] for device, record in strategy.train_metrics[1].items()}
+        (hostile,) = [device for device, samples in said.items() if samples in (20, 10**9)]
+        others = [device for device in range(5) if device != hostile]
+        return strategy, hostile, np.array([strategy.models[device]["w"].numpy() for device in others])
+
+    _, _, honest = models(None, None)
+    strategy, hostile, found = models(fedfilt.Guard(), bad)
+    assert np.abs(found - honest).max() < 8  # it adds at most 5 in a round
+    if bad is _huge:
+        named = [(round, event.device, event.what) for round, events in strategy.happened.items() for event in events]
+        assert named == [(1, hostile, "clipped"), (2, hostile, "clipped"), (3, hostile, "quarantined")]
+        assert np.abs(models(None, bad)[2]).max() > 1e20
+
+
+def test_if_no_reply_is_finite_the_models_go_back_and_nothing_is_raised():
+    graph = fedfilt.Graph.from_edges(3, [(0, 1), (1, 2)])
+    strategy = GFedFilt(graph, fraction_evaluate=0.0, min_available_nodes=3)
+    rounds = iter([False] * 6 + [True] * 30)
+
+    def spoilt():
+        app = ClientApp()
+
+        @app.train()
+        def _train(message: Message, context: Context) -> Message:
+            given = message.content.array_records["arrays"]["w"].numpy()
+            arrays = {"w": Array(given + np.float32(np.nan if next(rounds) else 1)), "n": Array(np.array(3))}
+            metrics = MetricRecord({"num-examples": 5})
+            return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+
+        return app
+
+    with running_grid(spoilt, 3) as grid:
+        strategy.start(grid, START, num_rounds=5, timeout=SLOW)
+    assert [len(strategy.rejected[round]) for round in range(1, 6)] == [0, 0, 3, 3, 3]
+    assert [event.what for event in strategy.happened[3]][:1] == ["setback"]
+    rows = np.array([model["w"].numpy() for model in strategy.models])
+    assert np.isfinite(rows).all()
 
 
 def test_strategy_refuses_settings_that_make_no_sense():

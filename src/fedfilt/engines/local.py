@@ -22,7 +22,7 @@ from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import unpack
 from fedfilt.training import _torch
-from fedfilt.training.sgd import Training
+from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine, work
 
@@ -79,15 +79,18 @@ class Local:
         self._workers = workers
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Train the jobs' models and give the replies in job order; no device is late here."""
+        """Train the jobs' models and give the replies in job order; no device is late here, but one may diverge."""
         given, updates, residuals = self._table.buffers.array
         for job in jobs:
             given[job.device] = job.model
             if job.residual is not None:
                 residuals[job.device] = job.residual
         orders = [(job.round, job.device, job.plan, job.residual is not None) for job in jobs]
-        for device, samples, loss, size, left in self._spread(_train_one, orders):
-            yield Reply(device, updates[device], samples, loss, size, residuals[device] if left else None)
+        for device, samples, loss, size, left, problem in self._spread(_train_one, orders):
+            if problem:
+                yield Reply(device, updates[device], 0, math.nan, absent=problem, diverged=True)
+            else:
+                yield Reply(device, updates[device], samples, loss, size, residuals[device] if left else None)
 
     def test(self, models: Array) -> Tests:
         """Test every device's model (K, B); equal models are tested once."""
@@ -148,16 +151,19 @@ class _Table(NamedTuple):
         return Own(self.x.array, self.y.array, rows)
 
 
-def _train_one(order: tuple[int, int, Plan, bool], table: _Table) -> tuple[int, int, float, int, bool]:
-    """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind)."""
+def _train_one(order: tuple[int, int, Plan, bool], table: _Table) -> tuple[int, int, float, int, bool, str]:
+    """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind, problem)."""
     round, device, plan, owing = order
     given, update, residual = table.buffers.array[:, device]
     job = Job(round, device, given, plan, residual if owing else None)
-    done = work(job, table.own(table.train[device]), table.desk, update)
+    try:
+        done = work(job, table.own(table.train[device]), table.desk, update)
+    except Diverged as error:
+        return device, 0, math.nan, 0, False, str(error)
     update[:] = unpack(done.content, len(update))
     if done.residual is not None:
         residual[:] = done.residual
-    return device, done.samples, done.loss, len(done.content), done.residual is not None
+    return device, done.samples, done.loss, len(done.content), done.residual is not None, ""
 
 
 def _test_on_all(device: int, table: _Table) -> Tested:

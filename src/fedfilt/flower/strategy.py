@@ -16,15 +16,18 @@ from fedfilt import aggregators
 from fedfilt._checks import check_count, check_number
 from fedfilt.engines.flower._compat import short
 from fedfilt.graph import Graph
-from fedfilt.rounds.types import Updates
+from fedfilt.rounds.guard import Guard
+from fedfilt.rounds.types import Happening, State, Updates
 from fedfilt.system.orders import Plan
 from fedfilt.system.wire import unpack
+from fedfilt.training.sgd import Diverged
 
 log = logging.getLogger("flwr")
 
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
 PACKED = "update"  # a reply may hold this one array of bytes (`fedfilt.system.wire.pack`) instead of a whole model
 MOST_SAMPLES = 10**9
+NOT_FINITE = "arrays must be finite"
 
 
 class GFedFilt(Strategy):
@@ -33,7 +36,8 @@ class GFedFilt(Strategy):
     In the manner of Flower's own strategies: clients get arrays and a config and send back arrays and metrics. Every
     node gets its own model, and its own plan if there is one: `epochs`, `data-fraction` and `density` in its config.
     Rows of the graph are nodes in the order of `devices` (names they were registered under), or of their ids. Without a
-    graph all nodes are linked. Replies with wrong, repeated or not finite arrays are left out and named in `rejected`.
+    graph all nodes are linked. Replies with wrong, repeated or not finite arrays are left out and named in `rejected`;
+    what the `guard` did about updates that were too large is in `happened`.
 
     >>> strategy = GFedFilt(Graph.from_rooms(["home"] * 3 + ["office"] * 2, links=[(2, 3)]), min_available_nodes=5)
     >>> strategy.graph
@@ -58,8 +62,12 @@ class GFedFilt(Strategy):
         train_metrics_aggr_fn: Metrics | None = None,
         evaluate_metrics_aggr_fn: Metrics | None = None,
         seed: int = 0,
+        guard: Guard | None = Guard(),  # noqa: B008 (frozen)
     ) -> None:
-        """`aggregator` is any rule of `fedfilt.aggregators`; `plans` gives a plan per device for a round."""
+        """`aggregator` is any rule of `fedfilt.aggregators`; `plans` gives a plan per device for a round.
+
+        `guard` bounds what one node does to the others; None: nothing does.
+        """
         for name, share in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
             check_number(name, share, low=0, high=1)
         for name, number in (("min_train_nodes", min_train_nodes), ("min_evaluate_nodes", min_evaluate_nodes)):
@@ -69,6 +77,7 @@ class GFedFilt(Strategy):
             raise ValueError(f"devices must be one name per row of the graph, {graph.count}, got {len(devices)}")
         self.graph = graph
         self.aggregator = aggregators.GFedFilt() if aggregator is None else aggregator
+        self.guard = Guard(on=False) if guard is None else guard
         self.plans, self.devices, self.seed = plans, devices, seed
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
@@ -81,8 +90,11 @@ class GFedFilt(Strategy):
         self.train_metrics: dict[int, dict[int, MetricRecord]] = {}  # round -> device -> what it said
         self.evaluate_metrics: dict[int, dict[int, MetricRecord]] = {}
         self.rejected: dict[int, dict[int, str]] = {}  # round -> device -> why its reply was left out
+        self.happened: dict[int, tuple[Happening, ...]] = {}  # round -> what the guard did
         self._form: _Form | None = None
         self._rows: Any = None  # (K, B)
+        self._work: Any = None  # (K,) how much each device is to do, if there are plans
+        self._state: State | None = None  # with what the guard remembers
         self._nodes: dict[int, int] = {}  # node id -> device
         self._asked: dict[int, Message] = {}  # device -> the message it is to answer
 
@@ -109,6 +121,7 @@ class GFedFilt(Strategy):
             raise ValueError(f"plans must give one plan per device, {len(self.models)}, got {len(plans)}")
         if plans is not None:
             chosen = [device for device in chosen if plans[device].epochs]
+            self._work = np.array([plan.epochs * plan.data_fraction for plan in plans])
         return self._messages(MessageType.TRAIN, chosen, online, server_round, config, plans)
 
     def aggregate_train(
@@ -117,7 +130,8 @@ class GFedFilt(Strategy):
         """Mix the models of the devices whose replies are good; the mean model, for who wants one, and the metrics."""
         good = self._good(server_round, replies, self._read_model)
         self.train_metrics[server_round] = {device: _metrics(content) for device, (content, _, _) in good.items()}
-        if not good:
+        broken = {d: why for d, why in self.rejected[server_round].items() if why.startswith(NOT_FINITE)}
+        if not good and not broken:
             return None, None
         count, size = self._rows.shape
         updates = Updates(np.zeros((count, size), self._rows.dtype), np.zeros(count))
@@ -125,12 +139,30 @@ class GFedFilt(Strategy):
             updates.rows[device] = row - self._rows[device]
             updates.weights[device] = samples
             self.models[device] = _whole(content, self.arrayrecord_key, self.models[device])
-        self._rows = self.aggregator(self._rows, updates, self._graph(count))
+        try:
+            updates = self._mix(server_round, updates, broken)
+        except Diverged as error:
+            log.error("round %d: %s", server_round, error)
+            return None, None
         form = self._known_form()
         self.models = [form.record(row, model) for row, model in zip(self._rows, self.models, strict=True)]
         weights = updates.weights if updates.weights.any() else np.ones(count)
         mean = np.average(self._rows.astype(np.float64), axis=0, weights=weights).astype(self._rows.dtype)
-        return form.record(mean, self.models[min(good)]), self._aggregated(self.train_metrics_aggr_fn, good)
+        return form.record(mean, self.models[min(good, default=0)]), self._aggregated(self.train_metrics_aggr_fn, good)
+
+    def _mix(self, round: int, updates: Updates, broken: Mapping[int, str]) -> Updates:
+        """Mix the models over the graph, or go back to good ones; the updates as the guard let them pass."""
+        before = State(0, self._rows) if self._state is None else self._state
+        watched = self.guard.watch(before._replace(models=self._rows), updates, None, broken, self._work)
+        for event in watched.events:
+            log.warning("round %d: device %s is %s: %s", round, event.device, event.what, dict(event.details))
+        self.happened[round] = watched.events
+        if watched.back is None:
+            self._rows = self.guard.rule(self.aggregator)(self._rows, watched.updates, self._graph(len(self._rows)))
+        else:
+            self._rows = watched.back
+        self._state = State(before.round + 1, self._rows, memory=watched.memory)
+        return watched.updates
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -208,15 +240,16 @@ class GFedFilt(Strategy):
             if device < 0:
                 log.warning("a reply that answers no open message is ignored (repeated, stale or foreign)")
                 continue
-            try:
+            try:  # whatever is wrong with a reply, only that one is left out
                 if reply.has_error():
                     raise ValueError(reply.error.reason or f"error {reply.error.code}")
                 if reply.metadata.src_node_id != self._asked[device].metadata.dst_node_id:
                     raise ValueError(f"reply must come from the node of device {device}")
                 samples = self._samples(reply.content)
+                _check_metrics(reply.content)
                 good[device] = reply.content, read(device, reply.content), samples
-            except (ValueError, TypeError, KeyError, EOFError) as error:
-                rejected[device] = short(str(error))
+            except Exception as error:
+                rejected[device] = short(str(error) or type(error).__name__)
         forms = {device: _metric_form(content) for device, (content, _, _) in sorted(good.items())}
         usual = Counter(forms.values()).most_common(1)  # what differs cannot be averaged with the others'
         for device in [device for device, form in forms.items() if form != usual[0][0]]:
@@ -231,8 +264,9 @@ class GFedFilt(Strategy):
     def _samples(self, content: RecordDict) -> float:
         record = _metrics(content)
         value = record.get(self.weighted_by_key)
-        if type(value) not in (int, float) or not 0 <= value <= MOST_SAMPLES:  # type: ignore[operator]
-            raise ValueError(f"{self.weighted_by_key} must be from 0 to {MOST_SAMPLES}, got {value!r}")
+        whole = type(value) in (int, float) and 0 <= value <= MOST_SAMPLES and value == int(value)  # type: ignore[operator, arg-type]
+        if not whole:
+            raise ValueError(f"{self.weighted_by_key} must be a whole number from 0 to {MOST_SAMPLES}, got {value!r}")
         return float(value)  # type: ignore[arg-type]
 
     def _read_model(self, device: int, content: RecordDict) -> Any:
@@ -244,10 +278,12 @@ class GFedFilt(Strategy):
             array = _values(record[PACKED])
             if array.dtype != np.uint8 or array.ndim != 1:
                 raise ValueError(f"{PACKED} must be a row of bytes, got {array.dtype} of shape {array.shape}")
-            return self._rows[device] + unpack(array.tobytes(), form.size).astype(self._rows.dtype)
-        row = form.row(record)
+            with np.errstate(over="ignore"):
+                row = self._rows[device] + unpack(array.tobytes(), form.size).astype(self._rows.dtype)
+        else:
+            row = form.row(record)
         if not np.isfinite(row).all():
-            raise ValueError("arrays must be finite, got NaN or infinity")
+            raise ValueError(f"{NOT_FINITE}, got NaN or infinity")
         return row
 
     def _aggregated(self, rule: Metrics, good: Mapping[int, tuple[RecordDict, Any, float]]) -> MetricRecord | None:
@@ -334,6 +370,13 @@ def _metrics(content: RecordDict) -> MetricRecord:
     if len(content.metric_records) != 1:
         raise ValueError(f"a reply must hold one MetricRecord, got {len(content.metric_records)}")
     return next(iter(content.metric_records.values()))
+
+
+def _check_metrics(content: RecordDict) -> None:
+    """Refuse metrics that spoil an average."""
+    for name, value in _metrics(content).items():
+        if not np.isfinite(np.asarray(value, float)).all():
+            raise ValueError(f"{name} must be finite, got {value!r}")
 
 
 def _metric_form(content: RecordDict) -> tuple[tuple[str, int], ...]:

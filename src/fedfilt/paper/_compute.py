@@ -115,7 +115,8 @@ def play(case: Case, folder: Path, data_dir: Path | None = None) -> Iterator[int
     kept = Results(folder).path(case)
     if kept.exists():  # another process was faster
         return
-    table = {**case.table(), "engine": {"name": "local", "workers": 1}, "checkpoint": {"every": 20}}
+    place_and_pace = {"engine": {"name": "local", "workers": 1}, "checkpoint": {"every": 20}}
+    table = {**case.table(), **place_and_pace, "guard": False}  # the paper has none
     place = folder / ".running" / kept.stem
     for line in play_in_folder(Run(from_table(table), Store(folder=data_dir)), place, resume=True):
         yield line["round"]

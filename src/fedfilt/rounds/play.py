@@ -1,6 +1,6 @@
 """A round, from plan to mixed models: a straight line.
 
-schedule -> jobs -> engine -> replies -> updates -> aggregator -> models, one row per device
+schedule -> jobs -> engine -> replies -> updates -> guard -> aggregator -> models, one row per device
 """
 
 import time
@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedfilt._types import Array
+from fedfilt.rounds.guard import Guard, Watched
 from fedfilt.rounds.types import Cost, Experiment, Record, Reply, State, Updates
 from fedfilt.system.orders import Job, Schedule
+
+OFF = Guard(on=False)
 
 
 def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
@@ -21,10 +24,12 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
     absent = {reply.device: reply.absent for reply in replies if reply.absent}
     counted = [reply for reply in replies if not reply.late and not reply.absent]
-    updates = Updates.stack(counted, count, size)
+    watched = _watched(state, experiment, schedule, replies, Updates.stack(counted, count, size))
+    updates = watched.updates
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
     trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None
-    models = experiment.aggregator(state.models, updates, experiment.graph)
+    back = watched.back
+    models = experiment.aggregator(state.models, updates, experiment.graph) if back is None else back
     mixed = engine.test(models) if due else None
 
     losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)
@@ -34,11 +39,28 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
         losses[i], costs[i], sizes[i], late[i] = reply.loss, reply.cost, reply.size, reply.late
     latency = max((reply.end for reply in replies), default=0.0)
     seconds = time.perf_counter() - start
-    record = Record(done, seconds, updates.weights, losses, schedule, costs, sizes, late, latency, mixed, trained)
+    samples = np.zeros(count)
+    samples[[reply.device for reply in counted]] = [reply.samples for reply in counted]
+    record = Record(done, seconds, samples, losses, schedule, costs, sizes, late, latency, mixed, trained)
     accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
     accepted[[reply.device for reply in counted]] = done
     residuals = _residuals(state.residuals, counted, count, size)
-    return State(done, models, residuals, accepted), record._replace(absent=absent)
+    after = State(done, models, residuals, accepted, watched.memory)
+    return after, record._replace(absent=absent, events=watched.events)
+
+
+def _watched(
+    state: State, experiment: Experiment, schedule: Schedule, replies: Sequence[Reply], updates: Updates
+) -> Watched:
+    """What the guard makes of the replies."""
+    losses = np.full(len(updates.weights), np.nan)
+    for reply in replies:
+        if updates.weights[reply.device]:
+            losses[reply.device] = reply.loss
+    diverged = {reply.device: reply.absent for reply in replies if reply.diverged}
+    held = experiment.hardware.samples  # as the server knows, not as a device says
+    work = np.array([p.epochs * p.samples(n) for p, n in zip(schedule.plans, held, strict=True)], float)
+    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work)
 
 
 def _jobs(state: State, schedule: Schedule) -> list[Job]:

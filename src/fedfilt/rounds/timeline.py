@@ -167,7 +167,7 @@ class Timeline:
         after, record = play_round(state, today)
         mixed, trained = _of_present(record.mixed, now), _of_present(record.trained, now)
         away = tuple(np.flatnonzero(~now.online).tolist())
-        return after, record._replace(mixed=mixed, trained=trained, events=happened, away=away)
+        return after, record._replace(mixed=mixed, trained=trained, events=(*happened, *record.events), away=away)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,12 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
     accepted = None if state.accepted is None else state.accepted.copy()
     if accepted is not None:
         accepted[list(now.joined)] = 0  # so it also forgets what it keeps itself
-    return state._replace(models=models, residuals=residuals, accepted=accepted)
+    memory = dict(state.memory)
+    for name, kept in memory.items():
+        if kept.shape == models.shape:  # models of earlier rounds: a device that joins has none
+            memory[name] = kept.copy()
+            memory[name][list(now.joined)] = models[list(now.joined)]
+    return state._replace(models=models, residuals=residuals, accepted=accepted, memory=memory)
 
 
 def _of_present(tests: Tests | None, now: Moment) -> Tests | None:

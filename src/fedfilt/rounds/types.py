@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Schedule
+
+if TYPE_CHECKING:
+    from fedfilt.rounds.guard import Guard
 
 
 class Cost(NamedTuple):
@@ -41,7 +44,8 @@ class Reply(NamedTuple):
     cost: Cost = Cost()
     late: bool = False  # too late to count
     end: float = 0.0  # simulated seconds until the round ended for all
-    absent: str = ""  # why nothing usable came from the device; then only `device` counts
+    absent: str = ""  # why nothing usable came from the device; then only `device` and `diverged` count
+    diverged: bool = False  # its model was no longer finite
 
 
 class Updates(NamedTuple):
@@ -136,7 +140,8 @@ class Happening(NamedTuple):
     """Something that happened to a device, as data; `fedfilt.show.words` says it in words.
 
     join (start), leave, move (links, room), offline (until), online; late, reject (why), absent (why), left_out (why),
-    return. In folders of older versions also "said", with the words in `details`.
+    return; by the guard: clipped (times, strike), quarantined (times, until), released, setback (suspects, back). In
+    folders of older versions also "said", with the words in `details`.
     """
 
     round: int
@@ -152,6 +157,7 @@ class State(NamedTuple):
     models: Array  # (K, B)
     residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
     accepted: Array | None = None  # (K,) last round in which each device's reply counted; 0 or None: no round
+    memory: Mapping[str, Array] = MappingProxyType({})  # what the guard keeps, by name: (K, ...) of devices, () of all
 
 
 class Record(NamedTuple):
@@ -206,3 +212,4 @@ class Experiment:
     evaluation: Evaluation = Evaluation()
     seed: int = 0
     events: Script | None = None  # if devices come, go or move
+    guard: "Guard | None" = None  # what one device may do to others; None: anything

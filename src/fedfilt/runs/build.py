@@ -61,9 +61,9 @@ class Run:
         self.hardware = self.begun_hardware
         if data.count > self.begun.count:
             self.hardware = replace(self.hardware.extended(data.count), samples=held)
-        self.aggregator: Rule = config.aggregator
+        self.aggregator: Rule = config.guard.rule(config.aggregator)
         if data.kinds is not None:
-            self.aggregator = ByKind(config.aggregator, config.kinds.private(self.layout))
+            self.aggregator = ByKind(self.aggregator, config.kinds.private(self.layout))
         self._place_devices(self.begun)
 
     def check_here(self) -> None:
@@ -130,6 +130,7 @@ class Run:
                 config.evaluation,
                 config.seed,
                 self.events,
+                config.guard,
             )
 
     def engine(self, **more: Any) -> Any:

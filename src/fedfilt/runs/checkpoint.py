@@ -16,6 +16,7 @@ from fedfilt._types import Array
 from fedfilt.rounds.types import State
 
 VERSION = "2"
+MEMORY = "memory."  # begins the names of what `State.memory` holds
 OLDER = "1"  # the same, but with a hash of the config that counted defaults too: `check_same` compares the configs
 
 
@@ -36,6 +37,7 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
         tensors["residuals"] = state.residuals
     if state.accepted is not None:
         tensors["accepted"] = state.accepted
+    tensors |= {MEMORY + name: array for name, array in state.memory.items()}
     write_atomically(path, save(tensors, metadata))
 
 
@@ -48,7 +50,9 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
         content = path.read_bytes()
         metadata = _metadata(content)
         tensors = load(content)
-        state = State(int(metadata["round"]), tensors["models"], tensors.get("residuals"), tensors.get("accepted"))
+        memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}
+        given = tensors["models"], tensors.get("residuals"), tensors.get("accepted"), memory
+        state = State(int(metadata["round"]), *given)
     except (SafetensorError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") not in (VERSION, OLDER):
@@ -65,6 +69,9 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
             raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {wanted}")
     if state.accepted is not None and (state.accepted.shape != (rows,) or state.accepted.dtype != np.int64):
         raise BadCheckpoint(f"{path} must say of {rows} devices what was accepted, got {state.accepted.shape}")
+    for name, array in state.memory.items():
+        if array.shape and array.shape not in ((rows,), (rows, size)):
+            raise BadCheckpoint(f"{path} must hold {name} of {rows} devices, got the shape {array.shape}")
     return _with_new_rows(state, first), metadata.get("config", "")
 
 
@@ -76,13 +83,22 @@ def _with_new_rows(state: State, first: State) -> State:
     models = np.concatenate([state.models, first.models[-new:]])
     residuals = None if state.residuals is None else np.pad(state.residuals, ((0, new), (0, 0)))
     accepted = None if state.accepted is None else np.pad(state.accepted, (0, new))
-    return State(state.round, models, residuals, accepted)
+    memory = {name: _longer(array, first.models[-new:]) for name, array in state.memory.items()}
+    return State(state.round, models, residuals, accepted, memory)
+
+
+def _longer(array: Array, models: Array) -> Array:
+    """What is remembered of devices, with nothing of those that are new; of models, their first."""
+    if not array.shape:
+        return array
+    return np.concatenate([array, models if array.shape[1:] else np.zeros(len(models), array.dtype)])
 
 
 def _state_hash(state: State, metadata: Mapping[str, str]) -> str:
     """sha256 of all that a checkpoint says."""
     head = "|".join(metadata.get(key, "") for key in ("version", "round", "config"))
-    rows = [models_hash(array) for array in state[1:] if array is not None]
+    rows = [models_hash(array) for array in (state.models, state.residuals, state.accepted) if array is not None]
+    rows += [f"{name}:{models_hash(array)}" for name, array in sorted(state.memory.items())]
     return hashlib.sha256("|".join([head, *rows]).encode()).hexdigest()
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from fedfilt._types import Table
 from fedfilt.data.store import Store
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, load
-from fedfilt.runs.folder import check_folder
+from fedfilt.runs.config import Config, load, load_begun
+from fedfilt.runs.folder import as_begun, check_folder
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.rules import with_rule
@@ -52,7 +52,8 @@ def finished(place: Path, config: Config) -> bool:
         environment = json.loads((place / "environment.json").read_text())
         graph = config.graph.graph(config.seed).hash
         same = config.graph.learned or environment["graph_hash"] == graph  # what is learned follows from the config
-        return bool(load(place / "config.toml").hash() == config.hash() and same)
+        begun = place / "config.toml"
+        return bool(load_begun(begun).hash() == as_begun(config, begun).hash() and same)
     except (OSError, ValueError, KeyError):
         return False
 

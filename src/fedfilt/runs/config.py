@@ -22,6 +22,7 @@ from fedfilt import _parts
 from fedfilt._checks import check_choice, check_count
 from fedfilt._types import Response, Table
 from fedfilt.data.deal import Sizes
+from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import Kinds
 from fedfilt.rounds.timeline import Event
 from fedfilt.rounds.types import Evaluation
@@ -83,6 +84,7 @@ class Config:
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
+    guard: Guard = Guard()
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
@@ -96,36 +98,48 @@ class Config:
     def hash(self) -> str:
         """Hash of everything that affects the result; workers and checkpoint interval do not.
 
-        A key at its default does not count, so that an experiment keeps its hash when another version adds keys.
+        A key at its default does not count, so that an experiment keeps its hash when another version adds keys. All of
+        a guard counts, and nothing of one that is off: what older versions made was made without.
         """
-        return hash_of(self.table(changed=True))
+        return hash_of(self.counted())
+
+    def counted(self) -> Table:
+        """The keys that count in the hash."""
+        table = {key: value for key, value in self.table(changed=True).items() if key not in (*PLACE, "guard")}
+        return table | {"guard": _table_of(self.guard)} if self.guard.on else table
 
     def toml(self) -> str:
         """The resolved experiment as TOML."""
         return tomli_w.dumps(self.table())
 
 
-def hash_of(changed: Table) -> str:
-    """The hash of an experiment, from the table of its keys that are not at their default; see `Config.hash`."""
-    counted = {key: value for key, value in changed.items() if key not in PLACE}
+def hash_of(counted: Table) -> str:
+    """The hash of an experiment, from the table of the keys that count; see `Config.hash`."""
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
     """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides."""
-    table: Table = {}
-    if path is not None:
-        try:
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ValueError(f"no experiment file {path}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} is not valid TOML: {error}") from error
+    table = {} if path is None else _read(path)
     # Names first, outer before inner: another name clears the options of the part that it replaces
     changes = [_parsed(text) for text in overrides]
     for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
         _override(table, steps, value)
     return from_table(table)
+
+
+def load_begun(path: Path) -> Config:
+    """Read the experiment of a run folder, as it was begun."""
+    return from_table(unguarded(_read(path)))
+
+
+def _read(path: str | Path) -> Table:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"no experiment file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
@@ -220,6 +234,8 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if isinstance(value, str) and "name" in _options(typing.cast(type, hint)):
             value = {"name": value}
+        if isinstance(value, bool) and "on" in _options(typing.cast(type, hint)):
+            value = {"on": value}
         return _made(typing.cast(type, hint), value, path)
     if not _fits(value, hint):
         raise ValueError(f"{path} must be {_words(hint)}, got {value!r}")
@@ -254,9 +270,14 @@ def graph_table(table: Table, path: str = "graph") -> GraphTable:
 def current(table: Mapping[str, Any]) -> Table:
     """A config's table as this version writes it; one that cannot be read, or names code of its own, stays as it is."""
     try:
-        return dict(table) if outside(table) else from_table(table).table()
+        return dict(table) if outside(table) else from_table(unguarded(table)).table()
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return dict(table)
+
+
+def unguarded(table: Mapping[str, Any]) -> Table:
+    """The table of a run folder: what has no [guard] is of a version that had none."""
+    return {"guard": {"on": False}, **table}
 
 
 def outside(table: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
 from fedfilt.populations.paper import Paper
+from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.play import play
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
@@ -74,12 +75,14 @@ def fit(
     workers: int = 1,
     evaluate_every: int = 10,
     events: Sequence[Event] = (),
+    guard: Guard | None = Guard(),  # noqa: B008 (frozen)
 ) -> Fitted:
     """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
 
     `model` is any torch module, from whose weights all devices start; or a model of `fedfilt.models`, which needs no
     torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 before it sees them.
-    `events` say which devices come, go or move, and when. `workers` > 1 trains in so many processes (0: one per core),
+    `events` say which devices come, go or move, and when. `guard` bounds what one device does to others (None: nothing
+    does). `workers` > 1 trains in so many processes (0: one per core),
     with the same result; a script that does so needs `if __name__ == "__main__":`.
 
     >>> from fedfilt.models import Logistic
@@ -104,7 +107,8 @@ def fit(
         hardware = Paper().draw(held, size, np.random.default_rng(seed))
         script = Timeline(events, graph, rounds) if events else None
         plan = Everything(epochs)
-        experiment = Experiment(graph, aggregator, plan, engine, hardware, rounds, size, evaluation, seed, script)
+        rule = aggregator if guard is None else guard.rule(aggregator)
+        experiment = Experiment(graph, rule, plan, engine, hardware, rounds, size, evaluation, seed, script, guard)
         for now, record in play(state, experiment):
             state = now
             records.append(record)

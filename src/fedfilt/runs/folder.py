@@ -13,8 +13,9 @@ from typing import Any
 from fedfilt import native
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
+from fedfilt.rounds.guard import Guard
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, hash_of, load
+from fedfilt.runs.config import Config, hash_of, load_begun
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
@@ -39,7 +40,8 @@ def check_same(config: Config, old: Path) -> None:
 
     Whether they are of rounds that are still to come is seen when the checkpoint is read.
     """
-    before = load(old)
+    before = load_begun(old)
+    config = as_begun(config, old)
     if before.hash() == replace(config, events=config.events[: len(before.events)]).hash():
         return
     was, now = _flat(before.table()), _flat(config.table())
@@ -50,9 +52,15 @@ def check_same(config: Config, old: Path) -> None:
     )
 
 
+def as_begun(config: Config, old: Path) -> Config:
+    """The experiment, without its guard if the folder was begun without one and none other than usual is asked for."""
+    without = old.exists() and config.guard == Guard() and not load_begun(old).guard.on
+    return replace(config, guard=Guard(on=False)) if without else config
+
+
 def earlier(config: Config) -> dict[str, Config]:
     """By hash, the experiment and what it was before its last events were added, one by one."""
-    table, versions = config.table(changed=True), {}
+    table, versions = config.counted(), {}
     for count in range(len(config.events), -1, -1):  # the hash of each, without making its whole table again
         events = {"events": table["events"][:count]} if count else {}
         was = {key: value for key, value in table.items() if key != "events"} | events

@@ -31,9 +31,10 @@ def line_of(run: "Run", record: Record) -> Table:
         "samples": int(record.samples.sum()),
         "time": _time(run, record),
     }
+    if run.events is not None or record.events:
+        line["events"] = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
     if run.events is not None:
-        happened = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
-        line |= {"events": happened, "away": list(record.away)}
+        line["away"] = list(record.away)
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
@@ -108,8 +109,8 @@ def of_devices(line: Table, count: int) -> Table:
 
 
 def brief(line: Table) -> Table:
-    """What `result_of` needs of a line: without what it says of every device, which a long run need not hold."""
-    kept = {key: line[key] for key in ("round", "seconds", "mixed") if key in line}
+    """What the result needs of a line: without what it says of every device, which a long run need not hold."""
+    kept = {key: line[key] for key in ("round", "seconds", "samples", "mixed") if key in line}
     return kept | {"time": {key: line["time"][key] for key in COSTS if key in line["time"]}}
 
 

@@ -14,7 +14,7 @@ from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Engine, State
 from fedfilt.runs import checkpoint
 from fedfilt.runs.build import Run
-from fedfilt.runs.folder import check_environment, check_folder, check_same, devices_csv, earlier, environment
+from fedfilt.runs.folder import as_begun, check_environment, check_folder, check_same, devices_csv, earlier, environment
 from fedfilt.runs.lines import brief, line_of, of_devices, read_lines, result_of
 
 
@@ -30,10 +30,10 @@ def play_in_folder(
     A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none; a
     finished run is left as it is. An `engine` that is running already with the same data, model and seed may be given.
     """
-    config = run.config
     if engine is None:
         run.check_here()
-    check_folder(folder, config, resume)
+    check_folder(folder, run.config, resume)
+    config = run.config = as_begun(run.config, folder / "config.toml")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         real = run.config.engine.name == "flower" and engine is not None  # what real devices do is done once
@@ -49,15 +49,27 @@ def play_in_folder(
                 played.append(brief(line))
                 log.write(json.dumps(line) + "\n")
                 log.flush()
+                nobody = state.round == config.rounds and _idle(played, line)
                 stop = (folder / STOP).exists() and state.round < config.rounds
-                if state.round % config.checkpoint.every == 0 or state.round == config.rounds or stop:
+                if not nobody and (state.round % config.checkpoint.every == 0 or state.round == config.rounds or stop):
                     os.fsync(log.fileno())  # the log must not fall behind the checkpoint
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
+                if nobody:
+                    raise ValueError(f"{folder} has no result: {nobody}")
                 if stop:
                     (folder / STOP).unlink(missing_ok=True)
                     raise Stopped(f"{folder} was asked to stop after round {state.round}")
         _finish(run, folder, state, played)
+
+
+def _idle(played: list[Table], last: Table) -> str:
+    """In words, that nobody trained in the last round, since when, and why; nothing if somebody did."""
+    if last["samples"]:
+        return ""
+    before = next((line["round"] for line in reversed(played) if line.get("samples")), 0)
+    why = next(iter(last.get("absent", {}).values()), "nobody was asked to")
+    return f"no device trained since round {before} ({why}); go on with --resume when that is solved"
 
 
 def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:

@@ -21,6 +21,10 @@ HAPPENED = {
     "absent": "absent",
     "left_out": "left out",
     "return": "takes part again",
+    "clipped": "sent too large an update, which was clipped:",
+    "quarantined": "is in quarantine for updates that were too large:",
+    "released": "is out of quarantine, on probation",
+    "setback": "most devices were spoilt at once: the models went back to a good state, without the largest updates of",
     "said": "",
 }
 DETAILS = {
@@ -28,8 +32,11 @@ DETAILS = {
     "start": " from %s",
     "links": " to %s",
     "room": " in room %s",
-    "until": " until round %s",
     "why": " (%s)",
+    "times": " %s times the median",
+    "strike": ", strike %s",
+    "suspects": " devices %s",
+    "until": " until round %s",
 }
 
 

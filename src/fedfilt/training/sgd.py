@@ -9,6 +9,8 @@ from fedfilt._checks import check_count, check_number, check_row
 from fedfilt._draws import in_round
 from fedfilt._types import Array
 
+DIVERGED = "diverged in round"  # part of what a device says when its model is no longer finite
+
 
 class Diverged(ArithmeticError):
     """A device's model is no longer finite."""
@@ -76,6 +78,6 @@ def orders(seed: int, round: int, device: int, held: int, samples: int, epochs: 
 def diverged(device: int, round: int, training: Training) -> Diverged:
     """The error that names a device whose model or loss is no longer finite."""
     return Diverged(
-        f"device {device} diverged in round {round}: its model or loss is no longer finite; "
+        f"device {device} {DIVERGED} {round}: its model or loss is no longer finite; "
         f"lower training.learning_rate ({training.learning_rate:g}), or look for NaN in its samples"
     )

@@ -22,7 +22,7 @@ from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack
-from fedfilt.training.sgd import Training
+from fedfilt.training.sgd import DIVERGED, Training
 from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine
 
@@ -195,7 +195,7 @@ class Flower:
         device = job.device
         if answer.content is None:
             self._note(device, answer.problem)
-            return _absent(device, answer.problem)._replace(late=answer.late)
+            return _absent(device, answer.problem)._replace(late=answer.late, diverged=DIVERGED in answer.problem)
         allowed = range(job.plan.samples(len(self.data.train[device])) + 1)
         if self.data.elsewhere:
             allowed = range(messages.WITHHELD, messages.MOST + 1)

@@ -1,0 +1,249 @@
+"""Bounded influence: no device alone decides what others learn, and a run that was spoilt gets well again.
+
+Everything is relative to the median of the devices that trained in a round, so it holds as long as most of them are
+honest. When nothing is over a limit, updates pass with the same bits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedfilt._checks import check_choice, check_count, check_number
+from fedfilt._types import Array
+from fedfilt.rounds.robust import HOW, Robust
+from fedfilt.rounds.types import Happening, Rule, State, Updates
+from fedfilt.training.sgd import Diverged
+
+FEW = 3  # devices that must have trained before one of them can be told from the others
+GROWTH = 2.0  # times by which the median may grow from one round to the next
+WORSE = 2.0, 1.0  # a device collapsed if its loss is above this times what it was, plus this
+LONGEST = 6  # times that a quarantine doubles
+SOON = 10  # rounds within which a second setback goes further back
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What one device may do to the others: the table [guard]; `on = false`, or `guard = false`, switches it off.
+
+    * `clip`: an update longer than so many times the median length of its round is shortened to that (0: never); a
+      device that was ordered to do more than the median may send more in proportion;
+    * `cap`: no parameter of a trained model is beyond ± so much (0: no limit);
+    * `samples`: no device counts for more than so many times the median number of samples (0: no limit);
+    * `strikes`: a device that is over `clip` in so many rounds counts half after each, then nothing: it is in
+      quarantine for `quarantine` rounds, and still gets its model. Then it is on probation for as long: over the limit
+      once more, it is away for twice as long (0: nobody is in quarantine);
+    * `kept`: the last good states are kept. When more than half of the devices diverge or collapse at once, the models
+      go back to the last of them, and the senders of the largest updates of the round before are put in quarantine
+      (0: never);
+    * `robust`: "filter" also bounds what any device does to any other, "geometric" takes a geometric median of what a
+      device would be mixed from; `reach` is the filter's bound, in median distances. See `fedfilt.rounds.robust`.
+
+    >>> updates = Updates(np.array([[3.0], [4.0], [3.0], [90.0]]), np.ones(4))
+    >>> seen = Guard().watch(State(0, np.zeros((4, 1))), updates)
+    >>> seen.updates.rows.ravel().tolist(), [(event.device, event.what) for event in seen.events]
+    ([3.0, 4.0, 3.0, 10.5], [(3, 'clipped')])
+    """
+
+    on: bool = True
+    clip: float = 3.0
+    cap: float = 1e6
+    samples: float = 10.0
+    strikes: int = 3
+    quarantine: int = 10
+    kept: int = 2
+    robust: str = "none"
+    reach: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "cap", "samples"):
+            check_number(f"guard.{name}", getattr(self, name), low=0)
+        for name in ("strikes", "quarantine", "kept"):
+            check_count(f"guard.{name}", getattr(self, name), low=0)
+        if 0 < self.clip < 1 or 0 < self.samples < 1:
+            raise ValueError(f"guard.clip and guard.samples must be 0 or at least 1, got {self.clip}, {self.samples}")
+        check_choice("guard.robust", self.robust, HOW)
+        check_number("guard.reach", self.reach, low=0, above=True)
+
+    def rule(self, rule: Rule) -> Rule:
+        """The rule itself, or a robust one around it."""
+        return Robust(rule, self.robust, self.reach) if self.on and self.robust != "none" else rule
+
+    def watch(
+        self,
+        state: State,
+        updates: Updates,
+        losses: Array | None = None,
+        diverged: Mapping[int, str] | None = None,
+        work: Array | None = None,
+    ) -> "Watched":
+        """The updates of the round after `state`, bounded, and what is to be remembered.
+
+        (K,) `losses` are NaN where unknown; `diverged` says of which devices the model was no longer finite; (K,)
+        `work` is how much each device was ordered to do, if not all the same.
+        """
+        diverged, count = diverged or {}, len(updates.weights)
+        now = _Memory.of(state)
+        known = np.full(count, np.nan) if losses is None else losses
+        if self.on and self.kept and now.good and now.spoilt(updates.weights > 0, known, diverged):
+            return self._go_back(state, updates, now, diverged)
+        if diverged and not updates.weights.any():
+            raise Diverged(next(iter(diverged.values())))
+        if not self.on:
+            return Watched(updates, state.memory)
+        now = now._replace(losses=np.where(np.isfinite(known), known, now.losses))
+        return self._bound(state, updates, now, np.ones(count) if work is None else work)
+
+    def _bound(self, state: State, updates: Updates, now: "_Memory", work: Array) -> "Watched":
+        """What comes of a round in which most is well."""
+        round, trained = state.round + 1, updates.weights > 0
+        events = [*self._released(round, now)]
+        away = now.until >= round
+        norms = np.array([_length(row) for row in updates.rows])
+        sound = trained & ~away & (norms > 0)
+        median = float(np.median(norms[sound])) if sound.any() else 0.0
+        if now.reference > 0:
+            median = min(median, GROWTH * float(now.reference))
+        usual = float(np.median(work[sound])) if sound.any() else 1.0
+        fair = median * np.maximum(work / usual if usual > 0 else 1.0, 1.0)  # (K,) what a device may send
+        limits = self.clip * fair
+        over = sound & (limits > 0) & (norms > limits)
+        strikes = np.maximum(now.strikes + np.where(over, 1, np.where(sound, -1, 0)), 0)
+        judged = bool(self.strikes and self.quarantine) and int(sound.sum()) >= FEW
+        caught = over & (strikes >= np.where(now.times > 0, 1, self.strikes)) & judged
+        for device in map(int, np.flatnonzero(over)):
+            times = float(f"{norms[device] / fair[device]:.3g}")
+            if caught[device]:
+                events.append(self._shut(round, device, now, times))
+            else:
+                details = {"times": times, **({"strike": int(strikes[device])} if judged else {})}
+                events.append(Happening(round, device, "clipped", details))
+        strikes[caught] = 0
+        kept = (state.models, *now.good)[: self.kept]
+        now = now._replace(strikes=strikes, norms=np.where(trained, norms, 0.0), reference=np.array(median), good=kept)
+        rows = self._rows(state.models, updates.rows, norms, limits, (now.until >= round) | ~trained)
+        weights = self._weights(updates.weights, strikes, now.until >= round)
+        return Watched(Updates(rows, weights), now.named(), tuple(events))
+
+    def _rows(self, models: Array, rows: Array, norms: Array, limits: Array, none: Array) -> Array:
+        """(K, B) the updates within their limits, `none` of some devices; the same array if they all are."""
+        found: dict[int, Array] = {}
+        for device in map(int, np.flatnonzero(norms > 0)):
+            row, model = rows[device], models[device]
+            if none[device]:
+                found[device] = np.zeros_like(row)
+                continue
+            if 0 < limits[device] < norms[device]:
+                found[device] = row = (row.astype(np.float64) * (limits[device] / norms[device])).astype(row.dtype)
+            with np.errstate(over="ignore"):
+                trained = model + row
+            if self.cap and not (trained.max() <= self.cap and trained.min() >= -self.cap):
+                found[device] = np.clip(trained, -self.cap, self.cap) - model
+        if not found:
+            return rows
+        bounded = rows.copy()
+        for device, row in found.items():
+            bounded[device] = row
+        return bounded
+
+    def _weights(self, weights: Array, strikes: Array, away: Array) -> Array:
+        """(K,) what each device counts: at most a multiple of the median, half after each strike but the first."""
+        fair = np.where(away, 0.0, weights)
+        if self.samples and fair.any():
+            fair = np.minimum(fair, self.samples * np.median(fair[fair > 0]))
+        return fair * 0.5 ** np.maximum(strikes - 1, 0) if self.strikes else fair
+
+    def _shut(self, round: int, device: int, now: "_Memory", times: float) -> Happening:
+        """Put a device in quarantine, each time for twice as long."""
+        now.until[device] = round + self.quarantine * 2 ** min(int(now.times[device]), LONGEST)
+        now.times[device] += 1
+        return Happening(round, device, "quarantined", {"times": times, "until": int(now.until[device])})
+
+    def _released(self, round: int, now: "_Memory") -> Iterator[Happening]:
+        """Devices whose quarantine is over; those that were good for some time since are off probation."""
+        for device in np.flatnonzero((now.times > 0) & (now.until == round - 1)):
+            yield Happening(round, int(device), "released")
+        now.times[(now.times > 0) & (now.until + self.quarantine < round)] = 0
+
+    def _go_back(self, state: State, updates: Updates, now: "_Memory", diverged: Mapping[int, str]) -> "Watched":
+        """The last good models, without the devices that sent the largest updates of the round before."""
+        round = state.round + 1
+        again = now.setbacks > 0 and round - now.setback <= max(self.quarantine, SOON)
+        setbacks = int(now.setbacks) + 1 if again else 1
+        times = now.norms / now.reference if now.reference > 0 else now.norms
+        suspects = self._suspects(times)
+        if setbacks > len(now.good):
+            raise Diverged(_gave_up(round, times, suspects, diverged))
+        events = [Happening(round, None, "setback", {"suspects": suspects, "back": setbacks})]
+        for device in suspects if self.quarantine else ():
+            events.append(self._shut(round, device, now, float(f"{times[device]:.3g}")))
+        now = now._replace(setbacks=np.array(setbacks), setback=np.array(round))
+        nothing = Updates(np.zeros_like(updates.rows), updates.weights)
+        return Watched(nothing, now.named(), tuple(events), back=now.good[setbacks - 1])
+
+    def _suspects(self, times: Array) -> list[int]:
+        """Devices with the largest updates: those over the limit, at least one, fewer than half of all."""
+        order = [int(device) for device in np.argsort(-times, kind="stable") if times[device] > 0]
+        far = [device for device in order if times[device] > (self.clip or 3.0)]
+        return (far or order[:1])[: max(1, (len(order) - 1) // 2)]
+
+
+class Watched(NamedTuple):
+    """What the guard made of a round."""
+
+    updates: Updates
+    memory: Mapping[str, Array]
+    events: tuple[Happening, ...] = ()
+    back: Array | None = None  # (K, B) the models to go back to, instead of mixing
+
+
+class _Memory(NamedTuple):
+    """What the guard remembers from round to round; in `State.memory` under names that begin with "guard."."""
+
+    strikes: Array  # (K,) rounds over the limit, less those within it
+    until: Array  # (K,) last round of quarantine; 0: none yet
+    times: Array  # (K,) quarantines in a row; 0: in none, and not on probation
+    norms: Array  # (K,) lengths of the updates of the round before
+    losses: Array  # (K,) last known
+    reference: Array  # () median length of the round before; 0: none yet
+    setbacks: Array  # () in a row
+    setback: Array  # () round of the last
+    good: tuple[Array, ...]  # (K, B) models from which most devices trained well, the last first
+
+    @classmethod
+    def of(cls, state: State) -> "_Memory":
+        """Copies, so that they may be changed; models are never changed."""
+        count, named = len(state.models), state.memory
+        whole, number = np.zeros(count, np.int64), np.zeros((), np.int64)
+        nothing = [whole, whole, whole, np.zeros(count), np.full(count, np.nan), np.zeros(()), number, number]
+        found = (named.get(f"guard.{name}", array) for name, array in zip(cls._fields, nothing, strict=False))
+        good = (named[name] for number in range(1, len(named) + 1) if (name := f"guard.good.{number}") in named)
+        return cls._make([*(array.copy() for array in found), tuple(good)])
+
+    def named(self) -> dict[str, Array]:
+        """As it is kept in a state."""
+        arrays = {f"guard.{name}": array for name, array in self._asdict().items() if name != "good"}
+        return arrays | {f"guard.good.{number}": models for number, models in enumerate(self.good, start=1)}
+
+    def spoilt(self, trained: Array, losses: Array, diverged: Mapping[int, str]) -> bool:
+        """Whether more than half of the devices that trained diverged, or have a loss far above what it was."""
+        times, more = WORSE
+        with np.errstate(invalid="ignore"):
+            worse = trained & (losses > times * self.losses + more)
+        return 2 * (int(worse.sum()) + len(diverged)) > int(trained.sum()) + len(diverged)
+
+
+def _length(row: Array) -> float:
+    return float(np.linalg.norm(row.astype(np.float64)))
+
+
+def _gave_up(round: int, times: Array, suspects: Sequence[int], diverged: Mapping[int, str]) -> str:
+    """Why a run that went back, perhaps several times, does not go on: who is the likely cause."""
+    who = f"{len(diverged)} devices diverged" if diverged else "most devices are far worse than before"
+    largest = ", ".join(f"device {device} ({times[device]:.3g} times the median)" for device in suspects[:5])
+    why = next(iter(diverged.values()), "lower training.learning_rate")
+    return (
+        f"{who} in round {round}, and going back did not help; the largest updates of the round before came from "
+        f"{largest or 'nobody'}: look at them first, or {why[why.find('lower ') :]}"
+    )
