@@ -652,7 +652,7 @@ READERS = """
 """
 
 
-def test_a_reader_of_the_owners_choice_reads_the_data(folder, monkeypatch, tmp_path):
+def test_a_reader_of_the_owners_choice_reads_the_data(folder, monkeypatch, tmp_path, trusted):
     (tmp_path / "own_readers.py").write_text(textwrap.dedent(READERS))
     monkeypatch.syspath_prepend(tmp_path)
     np.savez(folder / "data" / "a.npz", x=X, y=Y)

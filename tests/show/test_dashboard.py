@@ -16,6 +16,7 @@ from werkzeug.serving import BaseWSGIServer
 
 import helpers
 from fedfilt._files import STOP, in_use
+from fedfilt._start import PROGRAM
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
@@ -303,7 +304,8 @@ def test_stop_and_resume_say_what_they_cannot_do(finished, stopped, tmp_path):
     text = (stopped / "config.toml").read_text().replace('name = "mlp"', 'name = "mine:Model"')
     (stopped / "config.toml").write_text(text)
     said = steering.resume(Records(stopped))
-    assert "uses code from outside fedfilt; resume it in a terminal: fedfilt run" in said
+    assert "uses code from outside fedfilt; if you trust it, resume it in a terminal: fedfilt run" in said
+    assert said.endswith("--resume --trust-code")
     assert not in_use(stopped)
 
 
@@ -311,8 +313,8 @@ class InThisProcess:
     """Stands for a process that `resume` starts: the same words, without the seconds that a process takes."""
 
     def __init__(self, words, stdout, stderr, **options):
-        assert words[1:3] == ["-m", "fedfilt.cli"]
-        done = call(*words[3:])
+        assert words[:4] == list(PROGRAM)
+        done = call(*words[4:])
         stdout.write(done.stdout.encode())
         stderr.write(done.stderr.encode())
         self.returncode = done.returncode

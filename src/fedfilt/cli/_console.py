@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt._trust import VARIABLE
+
 if TYPE_CHECKING:
     from fedfilt.data.store import Store
 
@@ -18,6 +20,14 @@ Overrides = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to standard error.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        envvar=VARIABLE,
+        help="Run the code (module:Class) that the file names. Said once, it is remembered until the file changes.",
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder to look for data files in, after the cache.", show_default=False)
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 from fedfilt.cli.show import after
 
@@ -25,9 +26,10 @@ def compare(
     resume: console.Resume = False,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
+    trust_code: console.TrustCode = False,
 ) -> None:
     """Compare aggregation rules on the same data, start and batches."""
-    with console.errors():
+    with console.errors(), trusting(trust_code):
         from fedfilt.runs import rules as named
         from fedfilt.runs.config import load
 

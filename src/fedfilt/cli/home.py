@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedfilt.cli._console import DataDir, errors
+from fedfilt._trust import trusting
+from fedfilt.cli._console import DataDir, TrustCode, errors
 
 Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
 
@@ -46,9 +47,10 @@ def home_write(
     room: Annotated[
         list[str] | None, typer.Option(help="Room of a device, such as watch=kitchen.", show_default="the graph's")
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write the broker's configuration, a certificate for everybody who speaks there, and who is in which room."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.home import write_home
 
@@ -64,9 +66,10 @@ def home_update(
     room: Annotated[
         list[str] | None, typer.Option(help="New room of a device, such as watch=kitchen.", show_default="as before")
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Let devices speak that `deploy add` has let in since, no longer those that were removed; move them to rooms."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.home import update_home
 
         done = update_home(building, _rooms(room))
@@ -103,10 +106,10 @@ def home_label(
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(trust_code: bool = False) -> Iterator[None]:
     logging.getLogger("fedfilt").setLevel(logging.INFO)
     try:
-        with errors():
+        with errors(), trusting(trust_code):
             if find_spec("paho") is None:
                 raise ValueError("a home on a broker needs paho-mqtt: pip install 'fedfilt[mqtt]'")
             yield

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 
 
@@ -15,9 +16,10 @@ def plan(
     out: Annotated[Path, typer.Option(help="Where the picture of the round goes.")] = Path("plan.html"),
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
+    trust_code: console.TrustCode = False,
 ) -> None:
     """Show what the scheduler has every device do in the first round, without training."""
-    with console.errors():
+    with console.errors(), trusting(trust_code):
         from fedfilt.runs.build import Run
         from fedfilt.runs.config import load
         from fedfilt.runs.preview import first_round

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fedfilt._start import PROGRAM
+from fedfilt._trust import without_trust
 from fedfilt.cli._console import errors
 
 PORT = 8050
@@ -92,7 +94,7 @@ def live() -> Iterator[Callable[[Path], None]]:
         except ValueError:
             port = 0  # in use, perhaps by another dashboard
         words = ["dashboard", str(folder), "--port", str(port), "--open"]
-        opened.append(subprocess.Popen([sys.executable, "-m", "fedfilt.cli", *words]))
+        opened.append(subprocess.Popen([*PROGRAM, *words], env=without_trust()))
 
     try:
         yield open_on

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import logging
 import platform
 import sys
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedfilt import native
+from fedfilt._reading import read_json
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, load
+from fedfilt.runs.config import Config, load_same
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
@@ -39,7 +39,7 @@ def check_same(config: Config, old: Path) -> None:
 
     Whether they are of rounds that are still to come is seen when the checkpoint is read.
     """
-    before = load(old)
+    before = load_same(old, config)
     if before.hash() in earlier(config):
         return
     was, now = _flat(before.table()), _flat(config.table())
@@ -84,7 +84,7 @@ def environment(run: Run) -> Table:
 
 def check_environment(folder: Path, now: Table) -> None:
     """Refuse another graph, partition or hardware than before; warn of another version of what computes."""
-    before = json.loads((folder / "environment.json").read_text())
+    before = read_json(folder / "environment.json")
     for what in ("graph", "partition", "devices"):
         if before.get(f"{what}_hash") != now[f"{what}_hash"]:
             raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")

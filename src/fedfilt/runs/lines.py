@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedfilt._reading import read
 from fedfilt._types import Table
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.types import Record
@@ -18,6 +19,7 @@ TESTS = ("local", "global")
 COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
 NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fraction", "density")
 COUNTS = ("bytes", "samples", "epochs")
+MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl, where a run goes on
 LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
 
 
@@ -82,7 +84,7 @@ def _time(run: "Run", record: Record) -> Table:
 def read_lines(folder: Path) -> list[Table]:
     """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
     path = folder / "metrics.jsonl"
-    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    texts = read(path, MOST_LINES).decode().splitlines() if path.exists() else []
     found = []
     for number, text in enumerate(texts, start=1):
         try:

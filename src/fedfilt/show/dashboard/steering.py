@@ -5,11 +5,11 @@ Resuming starts `fedfilt run` on that very folder with its own saved config. Not
 """
 
 import subprocess
-import sys
 from pathlib import Path
 
 from fedfilt._files import STOP
-from fedfilt.runs.config import outside
+from fedfilt._start import PROGRAM
+from fedfilt._trust import code_in, without_trust
 from fedfilt.runs.records import Records
 
 LOG = "run.log"  # what a resumed run says, in its folder
@@ -39,12 +39,16 @@ def resume(run: Records) -> str:
         return f"{run.name} cannot be resumed: {'; '.join(run.notes)}"
     config = run.folder / "config.toml"
     words = ["run", str(config), "--out", str(run.folder), "--resume"]
-    if outside(run.config):
-        return f"{run.name} uses code from outside fedfilt; resume it in a terminal: fedfilt {' '.join(words)}"
+    if code_in(run.config):
+        return (
+            f"{run.name} uses code from outside fedfilt; if you trust it, resume it in a terminal: "
+            f"fedfilt {' '.join(words)} --trust-code"
+        )
     try:
         with (run.folder / LOG).open("ab") as log:
             _started[run.folder] = subprocess.Popen(
-                [sys.executable, "-m", "fedfilt.cli", *words],
+                [*PROGRAM, *words],
+                env=without_trust(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
