@@ -22,6 +22,7 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 import fedfilt
+from fedfilt._start import PROGRAM
 from fedfilt.data.samples import FederatedData
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
@@ -35,7 +36,7 @@ SECONDS = 15  # of a block: with the page, or without
 
 
 def fedfilt_command(*words):
-    return [sys.executable, "-m", "fedfilt.cli", *map(str, words)]
+    return [*PROGRAM, *map(str, words)]
 
 
 def serve(folder):

@@ -5,6 +5,7 @@ what lies elsewhere; nothing larger or deeper than it may be, so that reading ta
 Whatever is wrong is an OSError or a ValueError.
 """
 
+import csv
 import errno
 import io
 import json
@@ -20,7 +21,7 @@ from fedfilt._files import regular
 
 MOST_TOML = 2 << 20  # bytes of an experiment; the paper's have some hundred, one with 10,000 events a million
 MOST_JSON = 32 << 20  # bytes of a JSON file, such as the graph of a run with a million links
-MOST_CSV = 100 << 20  # bytes of a table of links, distances or devices
+MOST_CSV = 16 << 20  # bytes of a table of links, distances or devices
 DEEPEST = 40  # tables in tables
 MOST_DOTS, ALL_DOTS = 100, 20_000  # in a line of TOML, and in all: of a dotted key, Python keeps all beginnings
 MOST_TABLES, MOST_LISTS = 100_000, 2_500_000  # in a JSON text: an empty one takes 20 times its letters in memory
@@ -53,7 +54,10 @@ def csv_text(path: Path) -> Iterator[IO[str]]:
         if os.fstat(file.fileno()).st_size > MOST_CSV:
             raise ValueError(f"{path} has more than {MOST_CSV} bytes")
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            yield text
+            try:
+                yield text
+            except csv.Error as error:
+                raise ValueError(f"{path}: {error}") from None
 
 
 def toml_of(content: bytes) -> dict[str, Any]:

@@ -895,7 +895,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_a_reader_that_fails_in_any_way_is_bad_data(folder, monkeypatch, name):
+def test_a_reader_that_fails_in_any_way_is_bad_data(folder, monkeypatch, name, trusted):
     monkeypatch.setattr(own, "READING", 0.3)
     head = "import time\nimport numpy as np\nfrom fedfilt.data.windows import Recording\nclass Reader:\n"
     module = "reader_" + name.replace(" ", "_")

@@ -357,7 +357,7 @@ def test_whole_numbers_where_floats_are_meant_change_nothing():
 
 
 def test_a_graph_that_is_no_topology_is_named():
-    with pytest.raises(ValueError, match="math:pi must be a dataclass"):
+    with pytest.raises(ValueError, match="math:pi cannot be one of the topologies: it must be a class, got float"):
         from_table({"graph": "math:pi"})
 
 

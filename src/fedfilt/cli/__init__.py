@@ -1,4 +1,3 @@
-# ruff: noqa: E402
 """The command `fedfilt`. Heavy modules are imported by the commands that need them, so that --help answers at once."""
 
 import sys

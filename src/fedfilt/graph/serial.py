@@ -1,6 +1,7 @@
 """graph.json: a graph as a run folder keeps it."""
 
 import json
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
 def graph_json(graph: Graph) -> str | None:
     """A graph as a run folder keeps it; None if it is too large for that.
 
-    >>> graph_from_json(graph_json(Graph.paper())).hash == Graph.paper().hash
+    >>> graph_of(json.loads(graph_json(Graph.paper()))).hash == Graph.paper().hash
     True
     """
     if graph.adjacency.nnz > 2 * EDGE_LIMIT:
@@ -31,9 +32,8 @@ def graph_json(graph: Graph) -> str | None:
     return json.dumps(table)
 
 
-def graph_from_json(text: str) -> Graph:
-    """The graph that `graph_json` wrote; ValueError if it is none. Sizes are checked before memory is taken."""
-    table = json.loads(text)
+def graph_of(table: Any) -> Graph:
+    """The graph that `graph_json` wrote, parsed; ValueError if it is none. Sizes are checked before memory is taken."""
     try:
         count, rooms = table["count"], table.get("rooms")
         if type(count) is not int or not 0 < count <= DEVICE_LIMIT:

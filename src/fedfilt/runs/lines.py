@@ -19,6 +19,7 @@ TESTS = ("local", "global")
 COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
 NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fraction", "density")
 COUNTS = ("bytes", "samples", "epochs")
+MOST_DEVICES = 250_000  # of whom a line may speak
 MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl, where a run goes on
 LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
 
@@ -150,7 +151,8 @@ def checked(line: Any) -> Table:
     for key in LISTS:
         for place in (table, time):
             _need(_list(place.get(key), _whole), f"{key} must be a list of devices")
-    _need(all(str(key).isdigit() for key in _table(table.get("absent"), "absent")), "absent must name devices")
+    absent = list(_table(table.get("absent"), "absent"))
+    _need(_list(absent, lambda key: str(key).isdigit()), "absent must name devices")
     _need(_list(table.get("events"), lambda event: True), "events must be a list")
     _columns(_table(time.get("devices"), "devices"))
     for stage in ("mixed", "trained"):
@@ -201,7 +203,7 @@ def _table(value: Any, name: str) -> Table:
 
 
 def _list(value: Any, kind: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(map(kind, value)))
+    return value is None or (isinstance(value, list) and len(value) <= MOST_DEVICES and all(map(kind, value)))
 
 
 def _whole(value: Any) -> bool:

@@ -128,7 +128,13 @@ def write_device(folder: Path, name: str, row: int, run: Run, site: Site, author
             (folder / SETTINGS).write_text(OWN, encoding="utf-8")
     else:
         kept_samples(folder / "state", run.config.hash(), row, lambda: run.data)
-    start_files(folder, f"fedfilt-{name}", f"{site.program} device run{_trust(run)}", site.place / "devices" / name, f"fedfilt {name}")
+    start_files(
+        folder,
+        f"fedfilt-{name}",
+        f"{site.program} device run{_trust(run)}",
+        site.place / "devices" / name,
+        f"fedfilt {name}",
+    )
     return public
 
 

@@ -7,12 +7,14 @@ Resuming starts `fedfilt run` on that very folder with its own saved config. Not
 import subprocess
 from pathlib import Path
 
-from fedfilt._files import STOP
+from fedfilt._files import STOP, regular
+from fedfilt._reading import read
 from fedfilt._start import PROGRAM
 from fedfilt._trust import code_in, without_trust
 from fedfilt.runs.records import Records
 
 LOG = "run.log"  # what a resumed run says, in its folder
+MOST_LOG = 10 << 20  # bytes of it
 _started: dict[Path, "subprocess.Popen[bytes]"] = {}
 
 
@@ -22,7 +24,8 @@ def stop(run: Records) -> str:
     if run.status not in ("running", "stopping"):
         return f"{run.name} is not running"
     try:
-        (run.folder / STOP).touch()
+        with regular(run.folder / STOP, links=False, mode="ab"):
+            pass
     except OSError as error:
         return f"{run.name} cannot be stopped from here ({error})"
     return f"{run.name} stops after this round"
@@ -44,8 +47,10 @@ def resume(run: Records) -> str:
             f"{run.name} uses code from outside fedfilt; if you trust it, resume it in a terminal: "
             f"fedfilt {' '.join(words)} --trust-code"
         )
+    if links := sorted(path.name for path in run.folder.iterdir() if path.is_symlink()):
+        return f"{run.name} cannot be resumed: {', '.join(links)} in its folder leads elsewhere"
     try:
-        with (run.folder / LOG).open("ab") as log:
+        with regular(run.folder / LOG, links=False, mode="ab") as log:
             _started[run.folder] = subprocess.Popen(
                 [*PROGRAM, *words],
                 env=without_trust(),
@@ -65,7 +70,7 @@ def complaint(run: Records) -> str:
     if process is None or process.poll() in (None, 0, 130):  # still on, finished, stopped
         return ""
     try:
-        last = (run.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1]
+        last = read(run.folder / LOG, MOST_LOG).decode(errors="replace").strip().splitlines()[-1]
     except (OSError, IndexError):
         last = f"it ended with code {process.returncode}"
     return f"{run.name} could not be resumed: {last[:300]}"
