@@ -33,6 +33,22 @@ DataDir = Annotated[
 ]
 
 
+def visible(text: str) -> str:
+    """Words that may come from somebody else's file, with nothing in them that steers the terminal.
+
+    >>> visible("hall\x1b[2J")
+    'hall\\\\x1b[2J'
+    """
+    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+
+
+def shown(value: Any) -> str:
+    """The same for rich, which takes [words] for markup."""
+    from rich.markup import escape
+
+    return escape(visible(str(value)))
+
+
 @contextmanager
 def errors() -> Iterator[None]:
     """Errors of the user's making end the command with one clear line and code 1."""
@@ -41,7 +57,7 @@ def errors() -> Iterator[None]:
     except BrokenPipeError:  # whoever read our output has seen enough
         os._exit(0)
     except (ValueError, ArithmeticError, OSError, MemoryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         raise typer.Exit(1) from None
 
 
@@ -84,4 +100,4 @@ def progress_words(name: str, line: dict[str, Any]) -> str:
     """How far a run is, and how good, for the bar."""
     tests = line.get("mixed", {})
     scores = [f"{test} {tests[test]['mean']:.1%}" for test in ("local", "global") if test in tests]
-    return " ".join([name, "round", str(line["round"]), *scores])
+    return " ".join([shown(name), "round", str(line["round"]), *scores])

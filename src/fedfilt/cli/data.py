@@ -28,7 +28,7 @@ def data_list() -> None:
             try:
                 kind = _parts.find("datasets", name)
             except ValueError as error:
-                table.add_row(name, "-", str(error))
+                table.add_row(name, "-", console.shown(error))
                 continue
             files = getattr(kind, "files", ())
             here = "yes" if all(Store().kept(file).exists() for file in files) else "no"

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedfilt._trust import trusting
-from fedfilt.cli._console import TrustCode, errors
+from fedfilt.cli._console import TrustCode, errors, shown, visible
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
 
@@ -225,7 +225,6 @@ def deploy_status(
             return
         from rich.box import SIMPLE
         from rich.console import Console
-        from rich.markup import escape
         from rich.table import Table
 
         down = "" if found.running else "; the edge server does not run"
@@ -240,11 +239,11 @@ def deploy_status(
                 "-" if one.clock_ahead is None else f"{one.clock_ahead:+.1f} s",
                 one.version or "-",
             ]
-            table.add_row(*map(escape, [one.device, *told]))
+            table.add_row(*map(shown, [one.device, *told]))
         Console().print(table)
         for one in found.devices:
             if one.problem:
-                print(f"{one.device}: {one.problem}")
+                print(visible(f"{one.device}: {one.problem}"))
             if one.refused:
                 print(
                     f"{one.device}: another process with its key was refused {one.refused} times (a restart, or a copy)"

@@ -128,5 +128,5 @@ def _plan_table(found: dict[str, Any]) -> Any:
     for row in found["devices"]:
         values = [str(row["epochs"]), f"{row['data_fraction']:.0%}", f"{row['density']:.1%}"]
         costs = [f"{row['compute_seconds'] + row['send_seconds']:.4g}", f"{row['joules']:.3g}"]
-        table.add_row(str(row["device"]), str(row["room"]), *values, *costs, row["outcome"])
+        table.add_row(str(row["device"]), console.shown(row["room"]), *values, *costs, console.shown(row["outcome"]))
     return table

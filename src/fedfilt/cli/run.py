@@ -41,7 +41,7 @@ def run(
             made.check_here()
             if not as_json:
                 progress.console.print(_labels(made.data))
-            task = progress.add_task(config.stem, total=loaded.rounds)
+            task = progress.add_task(console.shown(config.stem), total=loaded.rounds)
             trust = " --trust-code" if code_in(loaded.table()) else ""
             again = f"fedfilt run {folder}/config.toml --out {folder} --resume{trust}"
             with console.interruptible(folder, resume_hint=again):
@@ -63,7 +63,12 @@ def run(
 def _labels(data: "FederatedData") -> Any:
     from rich.table import Table
 
-    table = Table("device", "samples", *map(str, range(data.classes)), title=f"{data.name}: training samples per label")
+    table = Table(
+        "device",
+        "samples",
+        *map(str, range(data.classes)),
+        title=f"{console.shown(data.name)}: training samples per label",
+    )
     for device, counts in enumerate(data.label_counts[:40]):
         table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts])
     if data.count > 40:

@@ -40,10 +40,10 @@ def dashboard(
         typer.Argument(help="Folders of runs or homes, or folders that hold some.", show_default="the folder runs"),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than this machine need a token.")
+        str, typer.Option(help="Address to listen on; for others than this machine, choose a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = PORT,
-    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look, if given.")] = "",
+    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look.", show_default="drawn")] = "",
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Watch runs while they train: the building, every device, what if mu were another; stop and resume.
@@ -54,12 +54,12 @@ def dashboard(
         _check_dash()
         from fedfilt.show.dashboard.server import serve
 
-        def ready(address: str) -> None:
+        def ready(address: str, once: str) -> None:
             print(f"dashboard: {address} (Ctrl-C ends it)", flush=True)
             if browser:
                 import webbrowser
 
-                webbrowser.open(address)
+                webbrowser.open(once)
 
         try:
             serve(runs or [Path("runs")], host, port, token, ready)
