@@ -8,7 +8,7 @@ import numpy as np
 from fedfilt._types import Table
 from fedfilt.graph.graph import Graph
 
-DEVICE_LIMIT = 1_000_000  # devices of a graph that is read
+DEVICE_LIMIT = 100_000  # devices of a graph that is read: a file of 30 bytes may say any number
 EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
 
 

@@ -34,7 +34,7 @@ TAIL = 200  # bytes by which a file is known again
 LONGEST = 16 << 20  # bytes of a line: a round of 100,000 devices
 MOST_ROUNDS, MOST_BYTES = 200_000, 200 << 20  # lines of metrics.jsonl that are read, and their bytes
 MOST_EVENTS = 100_000  # that are shown
-MOST_DRAWN = 2000  # rooms, devices or neighbours of a graph that is drawn anew from a config
+MOST_DRAWN = 1500  # devices of a graph that is made anew from a config
 DEPTH = 3  # folders in folders in which runs are looked for
 MOST_FOLDERS = 20_000  # that are looked into
 # Lists of devices in a line of metrics.jsonl, and what has happened to those devices
@@ -303,9 +303,10 @@ class Records:
             return None  # a file outside the folder
         if code_in(table):
             return None  # code from outside the package
-        if any(isinstance(value, int) and value > MOST_DRAWN for value in table.values()):
-            return None  # that would take a while; what is that large has its graph in a file
         try:
+            rooms, devices = table.get("rooms", 0), table.get("devices")
+            if max(7 * rooms if devices is None else devices, rooms) > MOST_DRAWN:
+                return None  # that would take a while; what is that large has its graph in a file
             return graph_table(table).graph(self.seed)
         except (ValueError, TypeError, AttributeError, OverflowError):
             return None

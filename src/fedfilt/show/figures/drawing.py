@@ -25,7 +25,8 @@ def svg(figure: Any) -> str:
     pad = 0.05 * size.max()
     box = " ".join(_short(value) for value in (*(low - pad), *(size + 2 * pad)))
     drawn = "".join(_drawn(trace, x, y, 0.018 * size.max()) for trace, x, y in traces)
-    return f'<svg viewBox="{box}" role="img" aria-label="{escape(unescape(figure.layout.title.text or ""))}"><g>{drawn}</g></svg>'
+    title = escape(unescape(figure.layout.title.text or ""))
+    return f'<svg viewBox="{box}" role="img" aria-label="{title}"><g>{drawn}</g></svg>'
 
 
 def _drawn(trace: Any, x: Array, y: Array, letter: float) -> str:
