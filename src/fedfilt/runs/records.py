@@ -35,6 +35,7 @@ LONGEST = 16 << 20  # bytes of a line: a round of 100,000 devices
 MOST_ROUNDS, MOST_BYTES = 200_000, 200 << 20  # lines of metrics.jsonl that are read, and their bytes
 MOST_EVENTS = 100_000  # that are shown
 MOST_DRAWN = 1500  # devices of a graph that is made anew from a config
+MOST_SCRIPT, MOST_STEPS = 5000, 2_000_000  # events that are replayed, and those times devices
 DEPTH = 3  # folders in folders in which runs are looked for
 MOST_FOLDERS = 20_000  # that are looked into
 # Lists of devices in a line of metrics.jsonl, and what has happened to those devices
@@ -316,6 +317,8 @@ class Records:
         """Who comes, goes and moves by the config's script."""
         script = self.config.get("events")
         if self.graph is None or not isinstance(script, list) or not script:
+            return None
+        if len(script) > MOST_SCRIPT or len(script) * self.graph.count > MOST_STEPS:
             return None
         try:
             return Timeline([Event(**entry) for entry in script], self.graph, max(self.planned, 1))
