@@ -116,7 +116,8 @@ def strange(tmp_path):
     folder.mkdir()
     for name in (*NAMES, *STANDARD):
         (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name + chr(10)!r})\n")
-    config_file(folder, rounds=1, graph={"name": "rooms", "rooms": 1, "devices": 4}, evaluation={"every": 1})
+    few = {"graph": {"name": "rooms", "rooms": 1, "devices": 4}, "partition": {"name": "labels", "per_device": 3}}
+    config_file(folder, rounds=1, evaluation={"every": 1}, **few)
     return folder
 
 
