@@ -150,7 +150,7 @@ def test_no_command_takes_a_module_from_the_current_folder(strange, tmp_path):
     done = started([sys.executable, str(program), json.dumps(list(COMMANDS.values()))], strange)
     ends = [line for line in done.stdout.splitlines() if line.startswith("ended")]
     assert len(ends) == len(COMMANDS), done.stdout[-3000:] + done.stderr[-3000:]
-    for name in ("run", "compare", "plan", "report", "data split", "deploy write", "home write"):
+    for name in ("run", "compare", "plan", "report", "data split", "deploy write"):
         assert f"ended {' '.join(COMMANDS[name])} 0" in ends, done.stderr[-3000:]
     assert ran(strange) == set()
 
