@@ -19,6 +19,7 @@ import tomli_w
 
 from fedfilt._start import PROGRAM
 from fedfilt._trust import code_in
+from fedfilt._types import Table
 from fedfilt.data.own import SETTINGS
 from fedfilt.engines.flower.device import kept_samples
 from fedfilt.flower.deploy.address import Address, Site, check_open
@@ -102,7 +103,7 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
         connection = {"address": str(site.where), "root-certificates": str(root)}
     flower_config = {"superlink": {"default": "building", "building": connection}}
     (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
-    command = f"{site.program} deploy server{_trust(run)}"
+    command = f"{site.program} deploy server{_trust(run.config.table())}"
     start_files(server, "fedfilt-server", command, site.place / "server", "the edge server of fedfilt")
     if not is_own(run.config) or not run.config.data.public.file:
         return ""
@@ -128,19 +129,14 @@ def write_device(folder: Path, name: str, row: int, run: Run, site: Site, author
             (folder / SETTINGS).write_text(OWN, encoding="utf-8")
     else:
         kept_samples(folder / "state", run.config.hash(), row, lambda: run.data)
-    start_files(
-        folder,
-        f"fedfilt-{name}",
-        f"{site.program} device run{_trust(run)}",
-        site.place / "devices" / name,
-        f"fedfilt {name}",
-    )
+    command = f"{site.program} device{_trust(known(run), ' run')}"
+    start_files(folder, f"fedfilt-{name}", command, site.place / "devices" / name, f"fedfilt {name}")
     return public
 
 
-def _trust(run: Run) -> str:
-    """What a start command says of code that the experiment names: whoever installs it trusts it as it trusts that."""
-    return " --trust-code" if code_in(run.config.table()) else ""
+def _trust(table: Table, command: str = "") -> str:
+    """What a start command says of code that its file names: whoever installs the one trusts the other."""
+    return f"{command} --trust-code" if code_in(table) else ""
 
 
 def _copy_data(home: Path, folder: Path) -> None:
