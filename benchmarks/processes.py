@@ -3,17 +3,19 @@
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from fedfilt._start import PROGRAM
+from fedfilt._trust import VARIABLE
 from fedfilt.flower.deploy.supervise import running
 from fedfilt.runs.lines import read_lines
 
 HERE = Path(__file__).resolve().parent
-FEDFILT = [sys.executable, "-m", "fedfilt.cli"]
+FEDFILT = PROGRAM
+os.environ[VARIABLE] = "1"  # the sources that experiments and devices name here are ours
 TICKS = os.sysconf("SC_CLK_TCK")
 PATH = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # parts of ours for all processes
 

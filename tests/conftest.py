@@ -1,6 +1,10 @@
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from fedfilt._trust import trusting
 
 settings.register_profile(
     "fedfilt", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -17,6 +21,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 0.0 if marker is None else float(marker.args[0])
 
     items.sort(key=seconds, reverse=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory):
+    """What tests trust is remembered in a folder of theirs."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture
+def trusted():
+    """The user has said --trust-code."""
+    with trusting():
+        yield
 
 
 @pytest.fixture

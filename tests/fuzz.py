@@ -72,6 +72,7 @@ with instrumented():
     from safetensors import SafetensorError
     from safetensors.numpy import save as save_tensors
 
+    from fedfilt._reading import json_of
     from fedfilt.data import _idx, _pickles, own, windows
     from fedfilt.data._tables import read_rows, read_samples
     from fedfilt.engines.flower import device as worker
@@ -82,7 +83,7 @@ with instrumented():
     from fedfilt.flower.deploy.address import Site
     from fedfilt.graph import Graph
     from fedfilt.graph.building import Building
-    from fedfilt.graph.serial import graph_from_json, graph_json
+    from fedfilt.graph.serial import graph_json, graph_of
     from fedfilt.home import records as home_records
     from fedfilt.home import topics
     from fedfilt.home.bus import Memory
@@ -262,8 +263,8 @@ def read_config(content: bytes, folder: Path) -> None:
 
 
 def read_graph(content: bytes, folder: Path) -> None:
-    graph = graph_from_json(content.decode())
-    again = graph_from_json(graph_json(graph) or "")
+    graph = graph_of(json_of(content))
+    again = graph_of(json_of((graph_json(graph) or "").encode()))
     assert again.count == graph.count
     assert again.hash == graph.hash
 

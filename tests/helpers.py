@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedfilt import Graph, _parts
+from fedfilt._start import PROGRAM
 from fedfilt._types import Array, Table
 from fedfilt.aggregators import FedAvg
 from fedfilt.cli import app
@@ -159,7 +159,7 @@ def call(*words: Any, cwd: Path | None = None, env: dict[str, str] | None = None
 
 def command(*words: Any) -> list[str]:
     """`fedfilt words...` as a command for a process of its own."""
-    return [sys.executable, "-m", "fedfilt.cli", *map(str, words)]
+    return [*PROGRAM, *map(str, words)]
 
 
 def process(*words: Any, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -14,7 +14,7 @@ from fedfilt._parts import FOLDERS
 from helpers import ROOT
 
 LAYERS = (
-    "_types _checks _draws _files _parts _version",
+    "_types _checks _draws _files _parts _reading _start _trust _version",
     "native graph data system",
     "mixing training",
     "rounds",

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -165,7 +164,7 @@ def test_unknown_names_are_refused_with_the_nearest():
         _ = fedfilt.nothing
     with pytest.raises(AttributeError):
         _ = fedfilt.filters.Nothing
-    assert _parts.find("filters", "collections:Counter") is Counter
+    assert _parts.find("filters", "fedfilt.filters.heat:Heat") is fedfilt.filters.Heat
 
 
 # --- what users read ----------------------------------------------------------------------------------------------

@@ -25,11 +25,15 @@ class Busy(ValueError):
     """A run folder that another process is using."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by new content, or leave it as it was: temporary file, fsync, rename."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file by new content, or leave it as it was: temporary file, fsync, rename.
+
+    The folder may be somebody else's: what lies in the place of the temporary file is removed, never written through.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -45,10 +49,19 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def regular(path: Path, links: bool = True) -> Iterator[IO[bytes]]:
+def regular(path: Path, links: bool = True, mode: str = "rb") -> Iterator[IO[bytes]]:
     """A regular file, open for reading; OSError for anything else: a pipe would keep its reader waiting for ever."""
     more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
+
+    def opener(name: str, flags: int) -> int:
+        try:
+            return os.open(name, flags | more, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP and not links:
+                error.strerror = "it is a link"
+            raise
+
+    with open(path, mode, opener=opener) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         yield file
@@ -57,13 +70,13 @@ def regular(path: Path, links: bool = True) -> Iterator[IO[bytes]]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run folder for this process; the lock goes with the process, however it ends."""
-    with (folder / LOCK).open("a+") as file:
+    with regular(folder / LOCK, links=False, mode="a+b") as file:
         if not _take(file):
             file.seek(0)
-            holder = file.read().strip() or "another process"
+            holder = file.read(20).decode(errors="replace").strip() or "another process"
             raise Busy(f"{folder} is in use by process {holder}; wait for it or choose another --out")
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(str(os.getpid()).encode())
         file.flush()
         yield
 
@@ -71,7 +84,7 @@ def locked(folder: Path) -> Iterator[None]:
 def in_use(folder: Path) -> bool:
     """Whether a process holds a run folder. On Linux looking takes no lock, so it is never in the way of a run."""
     try:
-        with (folder / LOCK).open("rb") as file:
+        with regular(folder / LOCK, links=False) as file:
             if OWNED_BY_FILE:
                 found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
                 return bool(FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
@@ -83,7 +96,7 @@ def in_use(folder: Path) -> bool:
         return False
 
 
-def _take(file: IO[str]) -> bool:
+def _take(file: IO[bytes]) -> bool:
     """Lock a file if nobody has, in both ways: earlier versions know only the second."""
     try:
         if OWNED_BY_FILE:

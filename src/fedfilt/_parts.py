@@ -14,6 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import is_dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,24 @@ FOLDERS = (  # of parts that an experiment can name, or, of sources, a device's 
     "sparsifiers",
     "topologies",
 )
+READERS = "readers"  # of a device's own data, which has no folder: see `fedfilt.data.own`
+# What the class of a part has, by kind: a class without is never called, whoever has named it
+METHODS = {
+    "aggregators": ("__call__",),
+    "datasets": ("load",),
+    "engines": ("train", "test", "__enter__", "__exit__"),
+    "filters": ("__call__",),
+    "models": (),  # layers, or torch's: see `check_kind`
+    "partitions": ("__call__",),
+    "populations": ("draw",),
+    READERS: ("__call__",),
+    "schedulers": ("__call__",),
+    "sources": ("readings",),
+    "sparsifiers": ("full_bytes", "__call__"),
+    "topologies": ("__call__",),
+}
+PLAIN = ("engines", "models", READERS, "sources")  # kinds whose classes need not be dataclasses
+TORCH = "torch.nn.modules.module", "Module"
 
 
 def names(kind: str) -> list[str]:
@@ -42,7 +61,12 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the class called `name`: a file of the folder `kind`, or `module:Class` from anywhere."""
+    """Return the class called `name`: a file of the folder `kind`, or `module:Class` from anywhere.
+
+    That a file may name code is for its reader to check: see `fedfilt._trust`.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"name in {kind} must be a text, got {name!r}")
     if ":" in name:
         return _outside(kind, name)
     check_choice(f"name in {kind}", name, names(kind))
@@ -85,6 +109,35 @@ def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     return get, lambda: sorted(classes())
 
 
+def check_kind(kind: str, name: str, found: Any) -> Any:
+    """What a name stands for, if it is a class that can be a part of this kind; nothing is called to find out.
+
+    >>> import subprocess
+    >>> check_kind("models", "subprocess:Popen", subprocess.Popen)
+    Traceback (most recent call last):
+    ValueError: subprocess:Popen cannot be one of the models: it must be a torch.nn.Module, or have the method layers
+    """
+    why = ""
+    if not isinstance(found, type):
+        why = f"it must be a class, got {type(found).__name__}"
+    elif kind == "models":
+        bases = {(base.__module__, base.__qualname__) for base in found.__mro__}
+        if TORCH not in bases and not _has(found, "layers"):
+            why = "it must be a torch.nn.Module, or have the method layers"
+    elif kind not in PLAIN and not is_dataclass(found):
+        why = "it must be a dataclass, so that its options can be saved with a run"
+    elif missing := [method for method in METHODS[kind] if not _has(found, method)]:
+        why = f"it must have the method {' and '.join(missing)}"
+    if why:
+        raise ValueError(f"{name} cannot be one of the {kind}: {why}")
+    return found
+
+
+def _has(kind: type, method: str) -> bool:
+    """Whether a class defines a method; that classes themselves can be called does not count."""
+    return any(vars(base).get(method) is not None for base in kind.__mro__ if base is not object)
+
+
 def _public(module: ModuleType) -> list[type]:
     """The public classes that a module defines, or that it passes on in `__all__`."""
     if passed := getattr(module, "__all__", None):
@@ -99,10 +152,12 @@ def _public(module: ModuleType) -> list[type]:
 def _outside(kind: str, name: str) -> Any:
     """Code outside the package. Only here may the current folder be searched, after everything that is installed."""
     module_name, _, attribute = name.partition(":")
+    if not all(word.isidentifier() for word in [*module_name.split("."), attribute]):
+        raise ValueError(f"code for {kind} must be named module:Class, got {name!r}")
     if "" not in sys.path:
         sys.path.append("")
     try:
-        return getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+        return check_kind(kind, name, getattr(import_module(module_name), attribute))
+    except (ImportError, AttributeError, SyntaxError) as error:
         hint = "; pip install 'fedfilt[torch]'" if getattr(error, "name", None) == "torch" else ""
         raise ValueError(f"cannot load {name!r} for {kind}: {error}{hint}") from error

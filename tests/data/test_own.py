@@ -652,7 +652,7 @@ READERS = """
 """
 
 
-def test_a_reader_of_the_owners_choice_reads_the_data(folder, monkeypatch, tmp_path):
+def test_a_reader_of_the_owners_choice_reads_the_data(folder, monkeypatch, tmp_path, trusted):
     (tmp_path / "own_readers.py").write_text(textwrap.dedent(READERS))
     monkeypatch.syspath_prepend(tmp_path)
     np.savez(folder / "data" / "a.npz", x=X, y=Y)
@@ -895,7 +895,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_a_reader_that_fails_in_any_way_is_bad_data(folder, monkeypatch, name):
+def test_a_reader_that_fails_in_any_way_is_bad_data(folder, monkeypatch, name, trusted):
     monkeypatch.setattr(own, "READING", 0.3)
     head = "import time\nimport numpy as np\nfrom fedfilt.data.windows import Recording\nclass Reader:\n"
     module = "reader_" + name.replace(" ", "_")

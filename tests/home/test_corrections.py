@@ -48,7 +48,7 @@ def test_windows_of_the_time_are_kept_raw_and_read_for_training(tmp_path):
     assert sorted(os.listdir(tmp_path / "data")) == ["corrections.npz"]
 
 
-def test_they_are_read_beside_other_files_and_beside_a_reader(tmp_path, monkeypatch):
+def test_they_are_read_beside_other_files_and_beside_a_reader(tmp_path, monkeypatch, trusted):
     made(tmp_path).add(Correction("rest", 0, 100), some(0, 2))
     np.savez(tmp_path / "data" / "a.npz", x=np.ones((3, 2, 4), np.float32), y=[0, 0, 0], part=[0, 0, 0])
     assert read(tmp_path, MAKING).train_y.tolist() == [0, 0, 0, 1, 1]

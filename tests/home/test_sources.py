@@ -360,6 +360,7 @@ def test_recordings_are_checked(tmp_path, arrays, said):
 def test_a_source_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "my_sensors_here.py").write_text(
         "class Mine:\n    def __init__(self, pin=1):\n        self.pin = pin\n"
+        "    def readings(self, making, bus, clock, stop):\n        yield from ()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert source_of({"name": "my_sensors_here:Mine", "pin": 4}, tmp_path).pin == 4  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from fedfilt.rounds.robust import Robust, clipped, geometric, matrices, usual
 from fedfilt.rounds.types import Happening, State, Updates
 from fedfilt.runs.build import Run
 from fedfilt.runs.checkpoint import load_state, save_state
-from fedfilt.runs.config import from_table, load_begun
+from fedfilt.runs.config import from_table, load, load_begun
 from fedfilt.runs.fit import fit
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
@@ -295,7 +295,7 @@ def test_a_guard_that_is_off_leaves_the_hash_as_it_was():
     off, on = from_table({"guard": False}), from_table({})
     assert off.hash() == from_table({"guard": {"on": False, "clip": 7}}).hash() == "7a2dc4592af6f6d1"
     assert len({config.hash() for config in (off, on, from_table({"guard": {"clip": 2}}))}) == 3
-    assert not load_begun(finished / "config.toml").guard.on
+    assert not load_begun(finished / "config.toml", load(None)).guard.on
     assert from_table({"guard": True}) == on
 
 

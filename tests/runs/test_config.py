@@ -251,13 +251,11 @@ def test_a_start_is_seeded_for_every_kind_of_layer(tmp_path, monkeypatch):
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.gru = nn.GRU(8, 4, batch_first=True)\n        self.out = nn.Linear(4, 10)\n"
         "    def forward(self, x):\n        return self.out(self.gru(x.squeeze(1))[0][:, -1])\n"
-        "def made():\n    return Net()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    for model in ("recurrent:Net", "recurrent:made"):
-        rows = [Run(from_table({**SMALL, "model": model, "seed": seed})).start().models[0] for seed in (0, 0, 1)]
-        np.testing.assert_array_equal(rows[0], rows[1])
-        assert not np.array_equal(rows[0], rows[2])
+    rows = [Run(from_table({**SMALL, "model": "recurrent:Net", "seed": seed})).start().models[0] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert not np.array_equal(rows[0], rows[2])
 
 
 def test_a_part_that_cannot_be_saved_is_refused(tmp_path, monkeypatch):
@@ -359,7 +357,7 @@ def test_whole_numbers_where_floats_are_meant_change_nothing():
 
 
 def test_a_graph_that_is_no_topology_is_named():
-    with pytest.raises(ValueError, match="math:pi must be a dataclass"):
+    with pytest.raises(ValueError, match="math:pi cannot be one of the topologies: it must be a class, got float"):
         from_table({"graph": "math:pi"})
 
 

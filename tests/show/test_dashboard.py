@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import time
+import urllib.error
 import urllib.request
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from werkzeug.serving import BaseWSGIServer
 
 import helpers
 from fedfilt._files import STOP, in_use
+from fedfilt._start import PROGRAM
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
@@ -48,10 +50,13 @@ def stopped(tmp_path):
     return tmp_path / "run"
 
 
-def client(folder, host="127.0.0.1", token=""):
+def client(folder, host="127.0.0.1", entered=True):
     made = make_app(Watch([folder]))
-    guard(made.server, host, 8050, token)
-    return made.server.test_client()
+    guard(made.server, host, 8050, TOKEN)
+    page = made.server.test_client()
+    if entered:
+        page.set_cookie("fedfilt_token_8050", TOKEN, domain="127.0.0.1")
+    return page
 
 
 def properties(values):
@@ -104,7 +109,7 @@ def test_other_addresses_need_a_token_that_cannot_be_guessed(finished):
 def test_only_the_own_name_and_the_own_origin_are_answered(finished):
     page = client(finished)
     assert page.get("/", headers={"Host": "127.0.0.1:8050"}).status_code == 200
-    assert page.get("/", headers={"Host": "localhost:8050"}).status_code == 200
+    assert page.get(f"/?token={TOKEN}", headers={"Host": "localhost:8050"}).status_code == 200
     assert page.get("/_dash-layout", headers={"Host": "evil.example:8050"}).status_code == 403  # a rebound name
     assert steer(page, "stop", finished)[0] == 200
     assert steer(page, "stop", finished, Origin="http://127.0.0.1:8050")[0] == 200
@@ -113,18 +118,31 @@ def test_only_the_own_name_and_the_own_origin_are_answered(finished):
     assert "default-src 'self'" in headers["Content-Security-Policy"]
 
 
-def test_with_a_token_nothing_is_shown_without_it(finished):
-    page = client(finished, host="0.0.0.0", token=TOKEN)
-    for path in ("/", "/_dash-layout", "/assets/keys.js", "/?token=wrong", "/_dash-layout?token="):
-        assert page.get(path).status_code == 403, path
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_nothing_is_shown_or_done_without_the_token(finished, host):
+    page = client(finished, host, entered=False)
+    look = partial(page.get, headers={"Host": "127.0.0.1:8050"})
+    for path in ("/", "/_dash-layout", "/_pulse", "/home", "/assets/keys.js", "/?token=wrong", "/_dash-layout?token="):
+        assert look(path).status_code == 403, path
     assert steer(page, "stop", finished)[0] == 403
-    entered = page.get(f"/?token={TOKEN}")
-    assert entered.status_code == 302
-    assert "token" not in entered.headers["Location"]  # not left in the address bar
+    entered = look(f"/?token={TOKEN}")
+    assert entered.status_code == 200
+    assert entered.get_data(as_text=True).endswith("content='0;url=/'>")  # the token is not left in the address bar
     cookie = entered.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
-    assert page.get("/_dash-layout").status_code == 200  # the cookie is enough now
+    assert look("/_dash-layout").status_code == 200  # the cookie is enough now
+
+
+def test_the_address_for_the_browser_opens_once(finished):
+    made = make_app(Watch([finished]))
+    guard(made.server, "127.0.0.1", 8050, TOKEN, "once-and-never-again-1234")
+    ours, other = made.server.test_client(), made.server.test_client()
+    host = {"Host": "127.0.0.1:8050"}
+    assert ours.get("/?token=once-and-never-again-1234", headers=host).status_code == 200
+    assert ours.get("/_pulse", headers=host).status_code == 200
+    assert other.get("/?token=once-and-never-again-1234", headers=host).status_code == 403
+    assert other.get("/?token=", headers=host).status_code == 403
 
 
 def test_nothing_outside_the_given_folders_is_read(finished, tmp_path):
@@ -303,7 +321,8 @@ def test_stop_and_resume_say_what_they_cannot_do(finished, stopped, tmp_path):
     text = (stopped / "config.toml").read_text().replace('name = "mlp"', 'name = "mine:Model"')
     (stopped / "config.toml").write_text(text)
     said = steering.resume(Records(stopped))
-    assert "uses code from outside fedfilt; resume it in a terminal: fedfilt run" in said
+    assert "uses code from outside fedfilt; if you trust it, resume it in a terminal: fedfilt run" in said
+    assert said.endswith("--resume --trust-code")
     assert not in_use(stopped)
 
 
@@ -311,8 +330,8 @@ class InThisProcess:
     """Stands for a process that `resume` starts: the same words, without the seconds that a process takes."""
 
     def __init__(self, words, stdout, stderr, **options):
-        assert words[1:3] == ["-m", "fedfilt.cli"]
-        done = call(*words[3:])
+        assert words[:4] == list(PROGRAM)
+        done = call(*words[4:])
         stdout.write(done.stdout.encode())
         stderr.write(done.stderr.encode())
         self.returncode = done.returncode
@@ -348,10 +367,14 @@ def test_resuming_goes_on_with_the_same_bits(stopped, finished):
 def test_the_command_serves_and_ends_quietly(finished):
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background of a shell it would be ignored
     with serving(finished, preexec_fn=heard) as (process, address):
-        page = urllib.request.urlopen(address, timeout=SLOW).read().decode()
-        assert "fedfilt" in page
-        layout = urllib.request.urlopen(address + "_dash-layout", timeout=SLOW).read()
-        assert b"round 4 of 4" in layout
+        place, _, token = address.partition("?token=")
+        assert len(token) >= 32
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(place, timeout=SLOW)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        browser.open(address, timeout=SLOW)
+        assert "The building" in browser.open(place, timeout=SLOW).read().decode()
+        assert b"round 4 of 4" in browser.open(place + "_dash-layout", timeout=SLOW).read()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=SLOW) == 0
         assert "Traceback" not in sure(process.stdout).read()

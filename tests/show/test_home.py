@@ -52,10 +52,15 @@ def finished(tmp_path_factory):
     return run
 
 
+TOKEN = "a-token-of-24-letters-xy"
+
+
 def client(*paths):
     made = make_app(Watch(paths))
-    guard(made.server, "127.0.0.1", 8050, "")
-    return made.server.test_client()
+    guard(made.server, "127.0.0.1", 8050, TOKEN)
+    page = made.server.test_client()
+    page.set_cookie("fedfilt_token_8050", TOKEN, domain="127.0.0.1")
+    return page
 
 
 def shown(*paths, **asked):
@@ -432,7 +437,7 @@ def test_only_those_who_may_look_see_the_home(morning):
         assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
         assert answer.headers["Cache-Control"] == "no-store"
     made = make_app(Watch([morning.folder]))
-    guard(made.server, "0.0.0.0", 8050, "a-token-of-24-letters-xy")
+    guard(made.server, "0.0.0.0", 8050, TOKEN)
     for path in ("/", "/home", "/_home", "/assets/home.css"):
         assert made.server.test_client().get(path).status_code == 403
 

@@ -15,7 +15,7 @@ import helpers
 from fedfilt._files import STOP, in_use, locked
 from fedfilt.filters import Tikhonov
 from fedfilt.graph import Graph
-from fedfilt.graph.serial import graph_from_json, graph_json
+from fedfilt.graph.serial import graph_json, graph_of
 from fedfilt.runs.build import Run
 from fedfilt.runs.compare import compare
 from fedfilt.runs.config import from_table
@@ -291,7 +291,7 @@ def test_the_graph_is_kept_with_the_run():
         Graph.from_similarity(rng.random((12, 5)), 3),
         Graph.from_edges(3, []),
     ):
-        back = graph_from_json(sure(graph_json(graph)))
+        back = graph_of(json.loads(sure(graph_json(graph))))
         assert back.hash == graph.hash
         assert back.positions is None or (back.positions == graph.positions).all()
 

@@ -12,6 +12,7 @@ import tomli_w
 
 import fedfilt
 from fedfilt import native
+from fedfilt._trust import VARIABLE
 from fedfilt.runs.build import Run, known
 from fedfilt.runs.config import from_table
 from helpers import SLOW, SMALL, command
@@ -92,7 +93,7 @@ def place(tmp_path):
 def python(place, *words, torch=False, core="", **more):
     """Python in a process that finds torch and scikit-learn only if it may."""
     paths = [str(place), str(SOURCES), *[str(place / "hiding")] * (not torch)]
-    env = {**os.environ, native.VARIABLE: core, "PYTHONPATH": os.pathsep.join(paths), **more}
+    env = {**os.environ, VARIABLE: "1", native.VARIABLE: core, "PYTHONPATH": os.pathsep.join(paths), **more}
     return subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=place,

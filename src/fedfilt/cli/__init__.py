@@ -1,5 +1,12 @@
 """The command `fedfilt`. Heavy modules are imported by the commands that need them, so that --help answers at once."""
 
+import sys
+
+from fedfilt._start import leave_current_folder
+
+if sys.argv[:1] == ["-m"]:  # python -m fedfilt.cli, which has yet to find its __main__
+    leave_current_folder()
+
 import logging
 
 import typer

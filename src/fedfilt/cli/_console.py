@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt._trust import VARIABLE
+
 if TYPE_CHECKING:
     from fedfilt.data.store import Store
 
@@ -19,9 +21,33 @@ Overrides = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to standard error.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        envvar=VARIABLE,
+        help="Run the code (module:Class) that the file names. Said once, it is remembered until the file changes.",
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder to look for data files in, after the cache.", show_default=False)
 ]
+
+
+def visible(text: str) -> str:
+    """Words that may come from somebody else's file, with nothing in them that steers the terminal.
+
+    >>> visible("hall\x1b[2J")
+    'hall\\\\x1b[2J'
+    """
+    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+
+
+def shown(value: Any) -> str:
+    """The same for rich, which takes [words] for markup."""
+    from rich.markup import escape
+
+    return escape(visible(str(value)))
 
 
 @contextmanager
@@ -32,7 +58,7 @@ def errors() -> Iterator[None]:
     except BrokenPipeError:  # whoever read our output has seen enough
         os._exit(0)
     except (ValueError, ArithmeticError, OSError, MemoryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         raise typer.Exit(1) from None
 
 
@@ -81,4 +107,4 @@ def progress_words(name: str, line: dict[str, Any]) -> str:
     """How far a run is, and how good, for the bar."""
     tests = line.get("mixed", {})
     scores = [f"{test} {tests[test]['mean']:.1%}" for test in ("local", "global") if test in tests]
-    return " ".join([name, "round", str(line["round"]), *scores])
+    return " ".join([shown(name), "round", str(line["round"]), *scores])

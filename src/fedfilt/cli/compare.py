@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 from fedfilt.cli.show import after
 
@@ -25,9 +26,10 @@ def compare(
     resume: console.Resume = False,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
+    trust_code: console.TrustCode = False,
 ) -> None:
     """Compare aggregation rules on the same data, start and batches."""
-    with console.errors():
+    with console.errors(), trusting(trust_code):
         from fedfilt.runs import rules as named
         from fedfilt.runs.config import load
 
@@ -83,7 +85,7 @@ def _compare(
 
     with console.progress_bar() as progress:
         total = len(names) * len(seeds) * config.rounds
-        task = progress.add_task(title, total=total)
+        task = progress.add_task(console.shown(title), total=total)
         order = {(name, seed): i for i, (seed, name) in enumerate((s, n) for s in seeds for n in names)}
         steps = comparing.compare(config, names, seeds, folder, resume, console.store_with(progress, data_dir))
         with console.interruptible(folder, resume_hint="the same command with --resume"):
@@ -117,7 +119,7 @@ def _comparison_table(rows: list[Any]) -> Any:
             f" ± {s:.1%}" if row.seeds > 1 else "" for s in (row.local_between_seeds, row.everybody_between_seeds)
         ]
         table.add_row(
-            row.rule,
+            console.shown(row.rule),
             f"{row.local:.1%}{spread[0]}",
             f"{row.local_std:.1%}",
             f"{row.local_worst:.1%}",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 
 data_app = typer.Typer(
@@ -27,7 +28,7 @@ def data_list() -> None:
             try:
                 kind = _parts.find("datasets", name)
             except ValueError as error:
-                table.add_row(name, "-", str(error))
+                table.add_row(name, "-", console.shown(error))
                 continue
             files = getattr(kind, "files", ())
             here = "yes" if all(Store().kept(file).exists() for file in files) else "no"
@@ -69,6 +70,7 @@ def data_split(
         bool, typer.Option("--recordings", help="Write whole recordings as CSV, to be cut and scaled on the device.")
     ] = False,
     data_dir: console.DataDir = None,
+    trust_code: console.TrustCode = False,
 ) -> None:
     """Write every device's data into a folder of its own, as if it had always been there.
 
@@ -76,7 +78,7 @@ def data_split(
     the global test, and OUT/experiment.toml the same experiment with own data: `fedfilt run OUT/experiment.toml` gives
     the same models. Copy a folder to a real device to go on there.
     """
-    with console.errors():
+    with console.errors(), trusting(trust_code):
         from fedfilt.runs.config import load
         from fedfilt.runs.split import split
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedfilt.cli._console import check_mqtt, errors
+from fedfilt._trust import trusting
+from fedfilt.cli._console import TrustCode, check_mqtt, errors, shown, visible
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
 
@@ -36,12 +37,12 @@ device_app = typer.Typer(
 
 
 @device_app.command("run")
-def device(folder: Folder) -> None:
+def device(folder: Folder, trust_code: TrustCode = False) -> None:
     """Be a device in one small process: wait for orders, train, answer; comes back by itself after any failure.
 
     In a living home (`fedfilt home write`) it also decides on what it senses.
     """
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.supervise import checked, stoppable
         from fedfilt.flower.device import stay
 
@@ -56,9 +57,12 @@ def device(folder: Folder) -> None:
 
 
 @device_app.command("back")
-def device_back(folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)]) -> None:
+def device_back(
+    folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)],
+    trust_code: TrustCode = False,
+) -> None:
     """Decide with the model before the newest again; the next round brings a new one."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.supervise import checked
         from fedfilt.flower.device import Device
         from fedfilt.training.kept import roll_back
@@ -107,9 +111,10 @@ def deploy_write(
     program: Annotated[
         str | None, typer.Option(help="The fedfilt command on the machines.", show_default="this one")
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write certificates, a key per device, the Flower app, start commands and systemd units."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.write import write
         from fedfilt.runs.build import Run
@@ -126,30 +131,30 @@ def deploy_write(
 
 
 @deploy_app.command("server")
-def deploy_server(folder: Folder) -> None:
+def deploy_server(folder: Folder, trust_code: TrustCode = False) -> None:
     """Be the edge server: run the SuperLink and the experiment until it is complete, through crashes."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.serve import keep_server
 
         keep_server(folder)
 
 
 @deploy_app.command("device")
-def deploy_device(folder: Folder, supernode: SuperNode = False) -> None:
+def deploy_device(folder: Folder, supernode: SuperNode = False, trust_code: TrustCode = False) -> None:
     """Be a device: the same as `fedfilt device`, or with --supernode a Flower SuperNode that is kept running."""
     if not supernode:
-        device(folder)
+        device(folder, trust_code)
         return
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.supervise import keep_device
 
         keep_device(folder)
 
 
 @deploy_app.command("all")
-def deploy_all(folder: Folder, supernode: SuperNode = False) -> None:
+def deploy_all(folder: Folder, supernode: SuperNode = False, trust_code: TrustCode = False) -> None:
     """Run the edge server and all devices on this machine until the run is complete."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.serve import keep_all
 
         keep_all(folder, supernode)
@@ -163,9 +168,10 @@ def deploy_add(
         str, typer.Option(help="Devices it is linked with, such as lamp,door.", show_default="all of its room")
     ] = "",
     building: Building = Path("building"),
+    trust_code: TrustCode = False,
 ) -> None:
     """Let a new device in while rounds go on: a new key, a new row, the model of its neighbours to start from."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.change import add
 
         folder = add(building, name, room, [link.strip() for link in links.split(",") if link.strip()])
@@ -174,9 +180,9 @@ def deploy_add(
 
 
 @deploy_app.command("remove")
-def deploy_remove(name: Name, building: Building = Path("building")) -> None:
+def deploy_remove(name: Name, building: Building = Path("building"), trust_code: TrustCode = False) -> None:
     """Let a device in no longer; it is off the graph from the next round on."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.change import remove
 
         remove(building, name)
@@ -184,9 +190,9 @@ def deploy_remove(name: Name, building: Building = Path("building")) -> None:
 
 
 @deploy_app.command("replace")
-def deploy_replace(name: Name, building: Building = Path("building")) -> None:
+def deploy_replace(name: Name, building: Building = Path("building"), trust_code: TrustCode = False) -> None:
     """Give a lost or stolen device a new key; the old one is refused from now on."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.change import replace_device
 
         folder = replace_device(building, name)
@@ -220,7 +226,6 @@ def deploy_status(
             return
         from rich.box import SIMPLE
         from rich.console import Console
-        from rich.markup import escape
         from rich.table import Table
 
         down = "" if found.running else "; the edge server does not run"
@@ -235,11 +240,11 @@ def deploy_status(
                 "-" if one.clock_ahead is None else f"{one.clock_ahead:+.1f} s",
                 one.version or "-",
             ]
-            table.add_row(*map(escape, [one.device, *told]))
+            table.add_row(*map(shown, [one.device, *told]))
         Console().print(table)
         for one in found.devices:
             if one.problem:
-                print(f"{one.device}: {one.problem}")
+                print(visible(f"{one.device}: {one.problem}"))
             if one.refused:
                 print(
                     f"{one.device}: another process with its key was refused {one.refused} times (a restart, or a copy)"
@@ -264,10 +269,10 @@ def _long(seconds: float) -> str:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(trust_code: bool = False) -> Iterator[None]:
     logging.getLogger("fedfilt").setLevel(logging.INFO)  # how the rounds go
     try:
-        with errors():
+        with errors(), trusting(trust_code):
             if find_spec("flwr") is None:
                 from fedfilt.engines.flower._compat import MISSING
 

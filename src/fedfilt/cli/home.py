@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedfilt.cli._console import DataDir, check_mqtt, errors
+from fedfilt._trust import trusting
+from fedfilt.cli._console import DataDir, TrustCode, check_mqtt, errors
 
 Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
 
@@ -61,9 +62,10 @@ def home_write(
     ] = None,
     sensor: Sensors = None,
     reads: Reads = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write the broker's configuration, a certificate for everybody who speaks there, and who is in which room."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.home import write_home
 
@@ -84,9 +86,10 @@ def home_update(
     ] = None,
     sensor: Sensors = None,
     reads: Reads = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Follow `deploy add`, `remove` and `replace` with keys and rooms; move devices; let sensors send."""
-    with _errors():
+    with _errors(trust_code):
         from fedfilt.flower.deploy.home import update_home
 
         done = update_home(building, dict(_pairs("--room", room)), dict(_pairs("--sensor", sensor)), _grouped(reads))
@@ -132,10 +135,10 @@ def home_label(
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(trust_code: bool = False) -> Iterator[None]:
     logging.getLogger("fedfilt").setLevel(logging.INFO)
     try:
-        with errors():
+        with errors(), trusting(trust_code):
             check_mqtt()
             yield
     except KeyboardInterrupt:

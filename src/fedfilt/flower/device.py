@@ -7,7 +7,6 @@ and comes back by itself after any failure. It runs no code that the server send
 import logging
 import math
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache, partial
@@ -19,8 +18,10 @@ from flwr.app import Error, Message
 from safetensors import SafetensorError
 
 from fedfilt import _parts
+from fedfilt._reading import MOST_TOML, read, toml_of
+from fedfilt._trust import Untrusted, check_trusted, code_in
 from fedfilt._types import Table
-from fedfilt.data.own import Making, Source, owner
+from fedfilt.data.own import BadData, Making, Source, owner
 from fedfilt.engines.flower._compat import Fleet, Refused, Unreachable, internals
 from fedfilt.engines.flower.device import (
     Holdings,
@@ -67,12 +68,18 @@ class Device:
     def read(cls, folder: Path) -> "Device":
         """Read the device.toml of a folder that `deploy write` made."""
         try:
-            table = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
+            path = folder / "device.toml"
+            content = read(path, MOST_TOML, links=True)
+            table = toml_of(content)
             known = table["experiment"]
+            check_trusted(path, content, code_in(known), [folder])
+            _check_owner(folder)
             own = known["data"].get("name") == "own"
             source = Source(folder, making_of(known["data"])) if own else None
             named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
             return cls(*named, folder, desk_of(known), about(known), source, *identity)
+        except Untrusted:
+            raise
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}"
@@ -105,6 +112,16 @@ class Device:
         except (OSError, SafetensorError, ValueError) as error:
             log.warning("the samples cannot be read: %s", error)
             raise BadMessage("this device cannot read the samples that it was dealt") from None
+
+
+def _check_owner(folder: Path) -> None:
+    """Refuse code that the owner's settings name and nobody trusts; whatever else is wrong with them may be mended."""
+    try:
+        owner(folder)
+    except Untrusted:
+        raise
+    except BadData as error:
+        log.warning("%s", error)
 
 
 def making_of(table: Table) -> Making:

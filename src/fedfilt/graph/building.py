@@ -1,7 +1,6 @@
 """The building: rooms on floors, and where every device is."""
 
 import csv
-import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedfilt._checks import check_count, check_number
+from fedfilt._reading import csv_text, read_toml
 from fedfilt._types import Array
 from fedfilt.graph.graph import Graph
 
@@ -145,7 +145,7 @@ _Boxes = dict[str, list[list[float]]]
 
 
 def _read_csv(path: Path) -> tuple[_Devices, _Boxes]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with csv_text(path) as file:
         table = csv.DictReader(file)
         missing = {"device", "room", "x", "y", "z"} - set(table.fieldnames or [])
         if missing:
@@ -161,8 +161,8 @@ def _read_csv(path: Path) -> tuple[_Devices, _Boxes]:
 
 def _read_toml(path: Path) -> tuple[_Devices, _Boxes]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        table = read_toml(path, links=True)
+    except ValueError as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from error
     try:
         boxes: _Boxes = {}

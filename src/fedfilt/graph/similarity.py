@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedfilt._checks import check_count, check_signal
+from fedfilt._reading import csv_text
 from fedfilt._types import Array
 from fedfilt.graph.graph import Graph
 
@@ -31,7 +32,7 @@ def by_distance(path: Path, rooms: int, k: int) -> Array:
     The CSV file has a header `a,b,distance` and a line per pair of people, counted from 0.
     """
     distance = np.full((rooms, rooms), np.inf)
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with csv_text(path) as file:
         table = csv.DictReader(file)
         if list(table.fieldnames or []) != ["a", "b", "distance"]:
             raise ValueError(f"{path}: header must be a,b,distance, got {table.fieldnames}")

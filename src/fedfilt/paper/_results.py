@@ -1,6 +1,5 @@
 """The store of results: a small file per run, named by what it is and by the hash of its experiment."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedfilt._reading import read_json
 from fedfilt._types import Array
 from fedfilt._version import __version__
 from fedfilt.paper._cases import Case, Scope
@@ -36,10 +36,10 @@ class Results:
         """The record of a run, None if it has not been made."""
         if case.key not in self._read:
             try:
-                found = json.loads(self.path(case).read_text(encoding="utf-8"))
+                found = read_json(self.path(case))
             except FileNotFoundError:
                 return None
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            except ValueError as error:
                 raise ValueError(f"{self.path(case)} is damaged ({error}); delete it to compute it again") from None
             check_format(self.path(case), found)
             self._read[case.key] = found
@@ -99,8 +99,8 @@ def score_at(record: Mapping[str, Any], round: int = 0) -> dict[str, Any]:
 
 def record_of(case: Case, folder: Path) -> dict[str, Any]:
     """The record of a finished run, from its folder: what items need, without models."""
-    result = json.loads((folder / "result.json").read_text())
-    environment = json.loads((folder / "environment.json").read_text())
+    result = read_json(folder / "result.json")
+    environment = read_json(folder / "environment.json")
     totals = dict.fromkeys(("flops", "latency", "desync", "joules", "bytes"), 0.0)
     curve = []
     for line in read_lines(folder):

@@ -1,9 +1,11 @@
 import csv
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from fedfilt._checks import check_number
+from fedfilt._reading import csv_text
 from fedfilt._types import Array
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.radio import NOISE_DBM_PER_HZ, watts
@@ -27,7 +29,7 @@ class Measured:
         """The hardware of the devices in the table."""
         if not self.table:
             raise ValueError("devices.table must name a CSV file as `fedfilt profile` prints it")
-        with open(self.table, newline="", encoding="utf-8-sig") as file:
+        with csv_text(Path(self.table)) as file:
             rows = list(csv.DictReader(file))
         if len(rows) != len(samples):
             raise ValueError(f"{self.table} must have a line per device, {len(samples)}, got {len(rows)}")

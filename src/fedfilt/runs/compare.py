@@ -1,6 +1,5 @@
 """Several aggregation rules on the same data, start and batches, over several seeds."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfilt._reading import read_json, read_toml
 from fedfilt._types import Table
 from fedfilt.data.store import Store
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, load, load_begun
+from fedfilt.runs.config import Config, load_begun
 from fedfilt.runs.folder import as_begun, check_folder
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
@@ -48,12 +48,12 @@ def compare(
 def finished(place: Path, config: Config) -> bool:
     """Whether a run folder holds the result of exactly this config, on the same graph."""
     try:
-        json.loads((place / "result.json").read_text())
-        environment = json.loads((place / "environment.json").read_text())
+        read_json(place / "result.json")
+        environment = read_json(place / "environment.json")
         graph = config.graph.graph(config.seed).hash
         same = config.graph.learned or environment["graph_hash"] == graph  # what is learned follows from the config
         begun = place / "config.toml"
-        return bool(load_begun(begun).hash() == as_begun(config, begun).hash() and same)
+        return bool(load_begun(begun, config).hash() == as_begun(config, begun).hash() and same)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -100,6 +100,6 @@ def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
 
 def _last(place: Path) -> Mapping[str, Any]:
     last = (read_lines(place) or [{}])[-1]
-    if "mixed" not in last or last["round"] != load(place / "config.toml").rounds:
+    if "mixed" not in last or last["round"] != read_toml(place / "config.toml").get("rounds"):
         raise ValueError(f"{place} does not hold a finished run")
     return dict(last["mixed"])

@@ -20,6 +20,8 @@ import tomli_w
 
 from fedfilt import _parts
 from fedfilt._checks import check_choice, check_count
+from fedfilt._reading import MOST_TOML, read, toml_of
+from fedfilt._trust import NAMED, check_trusted, code_in
 from fedfilt._types import Response, Table
 from fedfilt.data.deal import Sizes
 from fedfilt.rounds.guard import Guard
@@ -44,7 +46,6 @@ PARTS = {
     "model": ("models", "paper_cnn"),
 }
 DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
-NAMED = (*PARTS, "engine")  # tables for which a name may stand
 # Options that stay when another part is named: they say what the place is, not how its devices are linked
 KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle")}
 PLACE = ("engine", "checkpoint")  # tables that say where and how a run is made, not what comes of it
@@ -118,27 +119,45 @@ def hash_of(counted: Table) -> str:
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def load(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides."""
-    table = {} if path is None else _read(path)
+def load(path: str | Path | None, overrides: Iterable[str] = (), trust_code: bool = False) -> Config:
+    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides.
+
+    A file that names code as module:Class is refused unless its reader says `trust_code`, or has said --trust-code of
+    this very file before. Code that an override names needs no such word: whoever gives it has written it.
+    """
+    content = b"" if path is None else _content(Path(path))
+    table = _parsed_file(path, content)
     # Names first, outer before inner: another name clears the options of the part that it replaces
     changes = [_parsed(text) for text in overrides]
     for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
         _override(table, steps, value)
+    typed = {name for steps, value in changes for name in code_in({steps[-1]: value})}
+    if path is not None and not trust_code:
+        check_trusted(Path(path), content, code_in(table) - typed)
     return from_table(table)
 
 
-def load_begun(path: Path) -> Config:
-    """Read the experiment of a run folder, as it was begun."""
-    return from_table(unguarded(_read(path)))
+def load_begun(path: Path, config: Config) -> Config:
+    """Read the experiment of a run folder, as it was begun; it may name no code but what another, trusted one names."""
+    table = _parsed_file(path, _content(path))
+    if other := code_in(table) - code_in(config.table()):
+        raise ValueError(f"{path} names other code, {', '.join(sorted(other))}")
+    return from_table(unguarded(table))
 
 
-def _read(path: str | Path) -> Table:
+def _content(path: Path) -> bytes:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return read(path, MOST_TOML, links=True)
     except FileNotFoundError:
         raise ValueError(f"no experiment file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _parsed_file(path: str | Path | None, content: bytes) -> Table:
+    try:
+        return toml_of(content)
+    except ValueError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -216,17 +235,17 @@ def _made(kind: type, table: Any, path: str) -> Any:
 def _value(key: str, hint: Any, value: Any, path: str) -> Any:
     if key in PARTS and hint in (Any, Response):
         options = _named(value, path)
-        return _made(_part(key, options.pop("name", DEFAULTS[key]), path), options, path)
+        return _made(_part(key, options.pop("name", DEFAULTS[key])), options, path)
     if hint is GraphTable:
         return graph_table(_named(value, path), path)
     if hint is ModelTable:
         options = _named(value, path)
         name = options.pop("name", DEFAULTS["model"])
-        kind = _parts.find("models", str(name))
+        kind = _part("model", name)
         for option, given in options.items():
             check_choice(f"key in {path}", option, set(_options(kind)) - {"shape", "classes"})
             options[option] = _value(option, _options(kind)[option], given, f"{path}.{option}")
-        return ModelTable(str(name), options)
+        return ModelTable(name, options)
     if hint == tuple[Event, ...]:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{path} must be a list of tables [[{path}]], got {value!r}")
@@ -253,8 +272,8 @@ def _named(value: Any, path: str) -> Table:
 
 def graph_table(table: Table, path: str = "graph") -> GraphTable:
     """The table [graph]: options of its topology, and those of any graph."""
-    name = str(table.get("name", DEFAULTS["graph"]))
-    kind = _part("graph", name, path)
+    name = table.get("name", DEFAULTS["graph"])
+    kind = _part("graph", name)
     own, common = _options(kind), set(_options(GraphTable)) - {"topology"}
     options = {key: value for key, value in table.items() if key != "name"}
     for key in [key for key in options if key not in own and key not in common]:
@@ -270,7 +289,7 @@ def graph_table(table: Table, path: str = "graph") -> GraphTable:
 def current(table: Mapping[str, Any]) -> Table:
     """A config's table as this version writes it; one that cannot be read, or names code of its own, stays as it is."""
     try:
-        return dict(table) if outside(table) else from_table(unguarded(table)).table()
+        return dict(table) if code_in(table) else from_table(unguarded(table)).table()
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return dict(table)
 
@@ -280,20 +299,9 @@ def unguarded(table: Mapping[str, Any]) -> Table:
     return {"guard": {"on": False}, **table}
 
 
-def outside(table: Mapping[str, Any]) -> bool:
-    """Whether a config names code from outside the package as module:Class."""
-    return any(
-        outside(value) if isinstance(value, Mapping) else key == "name" and ":" in str(value)
-        for key, value in table.items()
-    ) or any(isinstance(value, str) and ":" in value for key, value in table.items() if key != "name")
-
-
-def _part(key: str, name: Any, path: str) -> type:
+def _part(key: str, name: Any) -> type:
     """The class of a part."""
-    kind = _parts.find(PARTS[key][0], str(name))
-    if not dataclasses.is_dataclass(kind):
-        raise ValueError(f"{path}: {name} must be a dataclass, so that its options can be saved with a run")
-    return typing.cast(type, kind)
+    return typing.cast(type, _parts.find(PARTS[key][0], name))
 
 
 def _converted(value: Any, hint: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import logging
 import platform
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfilt import native
+from fedfilt._reading import read_json
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
 from fedfilt.rounds.guard import Guard
@@ -40,7 +40,7 @@ def check_same(config: Config, old: Path) -> None:
 
     Whether they are of rounds that are still to come is seen when the checkpoint is read.
     """
-    before = load_begun(old)
+    before = load_begun(old, config)
     config = as_begun(config, old)
     if before.hash() == replace(config, events=config.events[: len(before.events)]).hash():
         return
@@ -54,7 +54,7 @@ def check_same(config: Config, old: Path) -> None:
 
 def as_begun(config: Config, old: Path) -> Config:
     """The experiment, without its guard if the folder was begun without one and none other than usual is asked for."""
-    without = old.exists() and config.guard == Guard() and not load_begun(old).guard.on
+    without = old.exists() and config.guard == Guard() and not load_begun(old, config).guard.on
     return replace(config, guard=Guard(on=False)) if without else config
 
 
@@ -96,7 +96,7 @@ def environment(run: Run) -> Table:
 
 def check_environment(folder: Path, now: Table) -> None:
     """Refuse another graph, partition or hardware than before; warn of another version of what computes."""
-    before = json.loads((folder / "environment.json").read_text())
+    before = read_json(folder / "environment.json")
     for what in ("graph", "partition", "devices"):
         if before.get(f"{what}_hash") != now[f"{what}_hash"]:
             raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")

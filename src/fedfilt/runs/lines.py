@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedfilt._reading import read
 from fedfilt._types import Table
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.types import Record
@@ -18,6 +19,8 @@ TESTS = ("local", "global")
 COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
 NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fraction", "density")
 COUNTS = ("bytes", "samples", "epochs")
+MOST_DEVICES = 250_000  # of whom a line may speak
+MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl, where a run goes on
 LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
 
 
@@ -83,7 +86,7 @@ def _time(run: "Run", record: Record) -> Table:
 def read_lines(folder: Path) -> list[Table]:
     """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
     path = folder / "metrics.jsonl"
-    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    texts = read(path, MOST_LINES).decode().splitlines() if path.exists() else []
     found = []
     for number, text in enumerate(texts, start=1):
         try:
@@ -155,7 +158,8 @@ def checked(line: Any) -> Table:
     for key in LISTS:
         for place in (table, time):
             _need(_list(place.get(key), _whole), f"{key} must be a list of devices")
-    _need(all(str(key).isdigit() for key in _table(table.get("absent"), "absent")), "absent must name devices")
+    absent = list(_table(table.get("absent"), "absent"))
+    _need(_list(absent, lambda key: str(key).isdigit()), "absent must name devices")
     _need(_list(table.get("events"), lambda event: True), "events must be a list")
     _columns(_table(time.get("devices"), "devices"))
     for stage in ("mixed", "trained"):
@@ -206,7 +210,7 @@ def _table(value: Any, name: str) -> Table:
 
 
 def _list(value: Any, kind: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(map(kind, value)))
+    return value is None or (isinstance(value, list) and len(value) <= MOST_DEVICES and all(map(kind, value)))
 
 
 def _whole(value: Any) -> bool:

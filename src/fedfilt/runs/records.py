@@ -4,22 +4,24 @@ Nothing in a run folder is trusted or executed: files are parsed as TOML and JSO
 is missing or damaged becomes a note in plain words, and the next `refresh` sees when it has been repaired.
 """
 
-import json
 import os
 import threading
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fedfilt._files import STOP, in_use
+from fedfilt._files import STOP, in_use, regular
+from fedfilt._reading import MOST_TOML, json_of, read, read_json, toml_of
+from fedfilt._trust import code_in
 from fedfilt._types import Array, Table
 from fedfilt._version import __version__
 from fedfilt.graph import Graph
-from fedfilt.graph.serial import graph_from_json
+from fedfilt.graph.serial import graph_of
 from fedfilt.rounds.timeline import Event, Moment, Timeline
 from fedfilt.rounds.types import Happening
 from fedfilt.runs.config import graph_table
@@ -27,8 +29,15 @@ from fedfilt.runs.lines import TESTS, checked
 from fedfilt.runs.rules import rule_name, rule_order
 from fedfilt.system.orders import whole
 
-LARGEST = {"rooms": 200, "devices": 1000}  # of a graph that is made from a config
+LOG = "metrics.jsonl"
 TAIL = 200  # bytes by which a file is known again
+LONGEST = 16 << 20  # bytes of a line: a round of 100,000 devices
+MOST_ROUNDS, MOST_BYTES = 200_000, 200 << 20  # lines of metrics.jsonl that are read, and their bytes
+MOST_EVENTS = 100_000  # that are shown
+MOST_DRAWN = 1500  # devices of a graph that is made anew from a config
+MOST_SCRIPT, MOST_STEPS = 5000, 2_000_000  # events that are replayed, and those times devices
+DEPTH = 3  # folders in folders in which runs are looked for
+MOST_FOLDERS = 20_000  # that are looked into
 # Lists of devices in a line of metrics.jsonl, and what has happened to those devices
 LISTED = {"late": "late", "rejected": "reject", "joined": "join", "left": "leave", "moved": "move"}
 
@@ -46,6 +55,7 @@ class Records:
         self._lock = threading.RLock()
         self._stamps: dict[str, Any] = {}
         self._kept: dict[str, Table] = {"config.toml": {}, "environment.json": {}, "result.json": {}}
+        self._texts: dict[str, str] = {}  # file -> as it stands there
         self._wrong: dict[str, str] = {}  # file -> what is wrong with it
         self._forget_log()
         self.status = ""
@@ -70,7 +80,7 @@ class Records:
     def _stamped(self, name: str) -> bool:
         """Whether a file is another one than at the last look."""
         try:
-            info = (self.folder / name).stat()
+            info = (self.folder / name).lstat()
             stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
         except OSError:
             stamp = None
@@ -84,15 +94,17 @@ class Records:
         self._wrong.pop(name, None)
         if self._stamps[name] is None:
             self._kept[name] = {}
+            self._texts.pop(name, None)
             return True
         try:
-            text = (self.folder / name).read_text(encoding="utf-8")
-            table = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+            content = read(self.folder / name, MOST_TOML)
+            table = toml_of(content) if name.endswith(".toml") else json_of(content)
             if not isinstance(table, dict):
                 raise ValueError("not a table")
             self._kept[name] = table
-        except (OSError, ValueError, RecursionError) as error:
-            self._wrong[name] = f"{name} cannot be read ({error})"
+            self._texts[name] = content.decode()
+        except (OSError, ValueError) as error:
+            self._wrong[name] = f"{name} cannot be read ({getattr(error, 'strerror', None) or error})"
         return True
 
     def _forget_log(self) -> None:
@@ -109,30 +121,41 @@ class Records:
     def _read_log(self) -> bool:
         """Read the lines that are complete; one that is being written waits for the next time."""
         try:
-            with (self.folder / "metrics.jsonl").open("rb") as file:
+            with regular(self.folder / LOG, links=False) as file:
                 info = os.fstat(file.fileno())
                 again = self._inode is not None and (info.st_ino != self._inode or not self._continues(file))
                 if again:  # the run was resumed: rounds after its checkpoint are played again
                     self._forget_log()
-                    self._wrong.pop("metrics.jsonl", None)
+                    self._wrong.pop(LOG, None)
                 self._inode = info.st_ino
                 if info.st_size == self._offset:
                     return again
                 file.seek(self._offset)
-                block = file.read()
-                self._tail = (self._tail + block[: block.rfind(b"\n") + 1])[-TAIL:]
-
-        except OSError:
+                return self._read_lines(file) or again
+        except FileNotFoundError:
             return False  # not there yet, or gone: what was read stays on show
-        complete = block[: block.rfind(b"\n") + 1]
-        for raw in complete.splitlines(keepends=True):
+        except OSError as error:
+            said = f"{LOG} cannot be read ({error.strerror})"
+            new, self._wrong[LOG] = self._wrong.get(LOG) != said, said
+            return new
+
+    def _read_lines(self, file: IO[bytes]) -> bool:
+        """Take the lines from here on that are complete, as long as they are not too many."""
+        before = self._lines
+        while (raw := file.readline(LONGEST)).endswith(b"\n"):
+            if self._lines >= MOST_ROUNDS or self._offset + len(raw) > MOST_BYTES:
+                self._wrong[LOG] = f"{LOG} is longer than what is read of it: {self._lines} rounds are shown"
+                break
             self._lines += 1
             try:
-                self._take(checked(json.loads(raw)), self._offset, len(raw))
-            except (ValueError, RecursionError):
-                self._wrong["metrics.jsonl"] = f"metrics.jsonl is damaged in line {self._lines}, which is left out"
+                self._take(checked(json_of(raw)), self._offset, len(raw))
+            except ValueError:
+                self._wrong[LOG] = f"{LOG} is damaged in line {self._lines}, which is left out"
             self._offset += len(raw)
-        return bool(complete)
+            self._tail = (self._tail + raw)[-TAIL:]
+        if len(raw) == LONGEST:
+            self._wrong[LOG] = f"{LOG} has a line of more than {LONGEST} bytes, at which reading ends"
+        return self._lines > before
 
     def _continues(self, file: IO[bytes]) -> bool:
         """Whether a file still begins with what was read of it."""
@@ -154,7 +177,7 @@ class Records:
                     small = {k: v for k, v in found.items() if isinstance(v, int | float)}
                     accuracies = [np.nan if v is None else v for v in found.get("devices", [])]
                     kept.setdefault(stage, {})[test] = {**small, "devices": np.array(accuracies, np.float32)}
-        self.events += self._events(line, devices)
+        self.events += self._events(line, devices)[: MOST_EVENTS - len(self.events)]
         self.rounds.append(kept)
         self._places[number] = (offset, length)
 
@@ -200,6 +223,11 @@ class Records:
     def config(self) -> Table:
         """The table of config.toml."""
         return self._kept["config.toml"]
+
+    @property
+    def config_text(self) -> str:
+        """config.toml as it stands there, "" if there is none that can be read."""
+        return self._texts.get("config.toml", "")
 
     @property
     def environment(self) -> Table:
@@ -256,30 +284,30 @@ class Records:
     def label_counts(self) -> Array | None:
         """Training samples (K, C) per device and label."""
         try:
-            table = json.loads((self.folder / "partition.json").read_text(encoding="utf-8"))
+            table = read_json(self.folder / "partition.json")
             counts = np.array(table["label_counts"], dtype=np.int64)
             return counts if counts.ndim == 2 and counts.size else None
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return None
 
     @cached_property
     def graph(self) -> Graph | None:
         """The graph of the devices, from graph.json or, in folders of older versions, from the config."""
         try:
-            text = (self.folder / "graph.json").read_text(encoding="utf-8")
-            return graph_from_json(text)
+            return graph_of(read_json(self.folder / "graph.json"))
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError):
             return None
         table = self.config.get("graph")
         if not isinstance(table, dict) or any(table.get(key) for key in ("building", "file")):
             return None  # a file outside the folder
-        if ":" in str(table.get("name")):
+        if code_in(table):
             return None  # code from outside the package
-        if any(table.get(key, 0) not in range(most + 1) for key, most in LARGEST.items()):
-            return None  # a few letters could ask for any amount of memory
         try:
+            rooms, devices = table.get("rooms", 0), table.get("devices")
+            if max(7 * rooms if devices is None else devices, rooms) > MOST_DRAWN:
+                return None  # that would take a while; what is that large has its graph in a file
             return graph_table(table).graph(self.seed)
         except (ValueError, TypeError, AttributeError, OverflowError):
             return None
@@ -288,7 +316,9 @@ class Records:
     def timeline(self) -> Timeline | None:
         """Who comes, goes and moves by the config's script."""
         script = self.config.get("events")
-        if self.graph is None or not script:
+        if self.graph is None or not isinstance(script, list) or not script:
+            return None
+        if len(script) > MOST_SCRIPT or len(script) * self.graph.count > MOST_STEPS:
             return None
         try:
             return Timeline([Event(**entry) for entry in script], self.graph, max(self.planned, 1))
@@ -314,11 +344,11 @@ class Records:
             if place is None:
                 return {}
             try:
-                with (self.folder / "metrics.jsonl").open("rb") as file:
+                with regular(self.folder / LOG, links=False) as file:
                     if os.fstat(file.fileno()).st_ino != self._inode:
                         return {}
                     file.seek(place[0])
-                    found = json.loads(file.read(place[1]))
+                    found = json_of(file.read(place[1]))
                     return found if isinstance(found, dict) else {}
             except (OSError, ValueError):
                 return {}
@@ -372,10 +402,24 @@ def run_folders(paths: Iterable[str | Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in map(Path, paths):
-        inside = sorted(p.parent for depth in ("*", "*/*", "*/*/*") for p in path.glob(f"{depth}/config.toml"))
+        inside = [p for p in _folders_in(path) if os.path.lexists(p / "config.toml")]
         inside = [p for p in inside if p.name != "flower" or not (p.parent / "deployment.toml").exists()]
-        found += [path] if (path / "config.toml").exists() or not inside else inside
+        found += [path] if os.path.lexists(path / "config.toml") or not inside else inside
     return list(dict.fromkeys(found))
+
+
+def _folders_in(path: Path) -> list[Path]:
+    """The folders in a folder, some levels deep, by name; links are not followed: they may lead anywhere."""
+    found: list[Path] = []
+    level = [path]
+    for _ in range(DEPTH):
+        below: list[Path] = []
+        for folder in level:
+            with suppress(OSError), os.scandir(folder) as entries:
+                left = MOST_FOLDERS - len(found) - len(below)
+                below += islice((folder / one.name for one in entries if one.is_dir(follow_symlinks=False)), left)
+        found, level = found + below, below
+    return sorted(found)
 
 
 def named(runs: list[Records]) -> list[Records]:

@@ -1,11 +1,11 @@
 """Pictures in the folder of a run or a comparison."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from fedfilt._reading import read_json
 from fedfilt.runs.lines import TESTS, read_lines
 from fedfilt.show.figures import accuracy_curves, label_counts
 
@@ -15,7 +15,7 @@ def write_pictures(folder: Path, runs: Mapping[str, Path] | None = None) -> None
     places = runs or {"": folder}
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
-    partition = json.loads((next(iter(places.values())) / "partition.json").read_text())
+    partition = read_json(next(iter(places.values())) / "partition.json")
     counts = partition.get("label_counts")  # not known where devices have data of their own
     shown = {} if counts is None else {"labels": label_counts(np.array(counts))}
     tested = {

@@ -3,8 +3,34 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
+
+from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.graph.building import Building
+
+MOST_DEVICES, MOST_LINKS = 1_000_000, 5_000_000  # of a graph that an experiment asks for; a link takes some 200 bytes
+MOST_ROOMS = 4000  # with a number of devices in all: to draw how many are in each takes time with their square
+BUSIEST = 7  # devices of a room, see `Building.generate`
+
+
+def check_size(devices: int, links: int = 0) -> None:
+    """Refuse a graph that would take the memory of the machine, before it is made."""
+    for key, value, most in (("devices", devices, MOST_DEVICES), ("links", links, MOST_LINKS)):
+        if value > most:
+            raise ValueError(
+                f"graph must have at most {most} {key}, got {value}; make a larger one in Python, with fedfilt.Graph"
+            )
+
+
+def within(groups: Array) -> int:
+    """Links between all devices of the same group.
+
+    >>> within(np.array([0, 0, 0, 1]))
+    3
+    """
+    sizes = np.unique(groups, return_counts=True)[1]
+    return int((sizes * (sizes - 1) // 2).sum())
 
 
 @dataclass(frozen=True)
@@ -17,6 +43,10 @@ class InBuilding(ABC):
 
     def place(self, seed: int) -> Building:
         """The building; one that is not read from a file is drawn with the seed."""
+        if not self.building:
+            check_size(self.rooms * BUSIEST if self.devices is None else self.devices)
+            if self.devices is not None and self.rooms > MOST_ROOMS:
+                raise ValueError(f"graph.rooms must be at most {MOST_ROOMS} if graph.devices is said, got {self.rooms}")
         return Building.of(self.building, self.rooms, self.devices, seed)
 
     @abstractmethod

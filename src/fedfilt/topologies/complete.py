@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedfilt.graph import Graph
-from fedfilt.topologies._building import InBuilding
+from fedfilt.topologies._building import InBuilding, check_size
 
 
 @dataclass(frozen=True)
@@ -16,4 +16,5 @@ class Complete(InBuilding):
 
     def __call__(self, seed: int) -> Graph:
         place = self.place(seed)
+        check_size(place.count, place.count * (place.count - 1) // 2)
         return Graph.from_adjacency(1 - np.eye(place.count), rooms=place.rooms)

@@ -1,7 +1,9 @@
 from dataclasses import dataclass
 
+from scipy.spatial import cKDTree
+
 from fedfilt.graph import Graph
-from fedfilt.topologies._building import InBuilding
+from fedfilt.topologies._building import InBuilding, check_size
 
 
 @dataclass(frozen=True)
@@ -16,4 +18,6 @@ class Distance(InBuilding):
 
     def __call__(self, seed: int) -> Graph:
         place = self.place(seed)
+        near = cKDTree(place.positions)
+        check_size(place.count, int(near.count_neighbors(near, self.reach) - place.count) // 2)
         return place.graph(self.reach)

@@ -2,8 +2,9 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedfilt._reading import csv_text
 from fedfilt.graph import Graph
-from fedfilt.topologies._building import InBuilding
+from fedfilt.topologies._building import InBuilding, check_size
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Edges(InBuilding):
 
     def __call__(self, seed: int) -> Graph:
         if self.devices is not None and not self.building:
+            check_size(self.devices)
             return _read(Path(self.file), self.devices, None)
         place = self.place(seed)
         return _read(Path(self.file), place.count, place.rooms)
@@ -35,7 +37,7 @@ class Edges(InBuilding):
 
 def _read(path: Path, count: int, rooms: object) -> Graph:
     edges, weights = [], []
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with csv_text(path) as file:
         table = csv.DictReader(file)
         if list(table.fieldnames or []) not in (["a", "b"], ["a", "b", "weight"]):
             raise ValueError(f"{path}: header must be a,b or a,b,weight, got {table.fieldnames}")

@@ -7,6 +7,7 @@ from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.graph.similarity import alike, by_distance, reweighted, same_place, similar_people, with_links
+from fedfilt.topologies._building import check_size, within
 
 BETWEEN = ("none", "same_place", "updates", "distances", "everyone")
 
@@ -47,9 +48,13 @@ class Homes:
         rooms, devices = self.rooms, self.rooms if self.devices is None else self.devices
         check_count("graph.rooms", rooms)
         check_count("graph.devices", devices)
+        check_size(devices)
+        if self.between != "none" or self.reweigh:
+            check_size(devices, devices * (devices - 1) // 2)  # all pairs are looked at
         if devices % rooms:
             raise ValueError(f"graph.devices must be a multiple of the {rooms} rooms (people), got {devices}")
         people = np.arange(devices) // (devices // rooms)
+        check_size(devices, within(people))
         graph = Graph.from_rooms(people) if self.inside else Graph.from_edges(devices, [], rooms=people)
         if self.between == "everyone":
             return with_links(graph, self.weight * (people[:, None] != people[None, :]))

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 from fedfilt.graph import Graph
-from fedfilt.topologies._building import InBuilding
+from fedfilt.topologies._building import InBuilding, check_size
 
 
 @dataclass(frozen=True)
@@ -16,4 +16,5 @@ class Nearest(InBuilding):
 
     def __call__(self, seed: int) -> Graph:
         place = self.place(seed)
+        check_size(place.count, place.count * self.k)
         return Graph.nearest(place.positions, self.k, rooms=place.rooms)

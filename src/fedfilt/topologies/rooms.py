@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 from fedfilt.graph import Graph
-from fedfilt.topologies._building import InBuilding
+from fedfilt.topologies._building import InBuilding, check_size, within
 
 
 @dataclass(frozen=True)
@@ -13,4 +13,6 @@ class Rooms(InBuilding):
     """
 
     def __call__(self, seed: int) -> Graph:
-        return Graph.from_rooms(self.place(seed).rooms)
+        place = self.place(seed)
+        check_size(place.count, within(place.rooms))
+        return Graph.from_rooms(place.rooms)

@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -19,11 +18,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fedfilt._files import LOCK, in_use
+from fedfilt._start import PROGRAM, PYTHON
 from fedfilt._types import Table
 from fedfilt.engines.flower._compat import START, Control
 from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.control import control, register
-from fedfilt.flower.deploy.supervise import PAUSE, Terminated, checked, running, stoppable
+from fedfilt.flower.deploy.supervise import PAUSE, Terminated, checked, experiment_table, running, stoppable
 
 log = logging.getLogger("fedfilt")
 ASK = 5.0  # seconds between two questions how a run is, each of which the SuperLink logs
@@ -35,7 +35,7 @@ def server_command(folder: Path) -> list[str]:
     """The command that starts the SuperLink of the edge server's folder."""
     site = Site.read(_deployment(folder))
     where = site.where
-    command = [sys.executable, "-m", "fedfilt.flower.deploy.superlink", "--host", where.host, "--port", str(where.port)]
+    command = [*PYTHON, "-m", "fedfilt.flower.deploy.superlink", "--host", where.host, "--port", str(where.port)]
     command += ["--database", str(folder / "superlink.db"), "--disable-runtime-dependency-installation"]
     if not site.authentication:
         return [*command, "--insecure"]
@@ -54,6 +54,7 @@ def keep_server(folder: Path, ready: Callable[[], None] = _nothing, done: Callab
     `ready` is called whenever devices can join, `done` when they should leave, before the SuperLink ends.
     """
     folder = checked(folder, "deployment.toml")
+    experiment_table(folder)  # refused at once if it names code that nobody trusts
     site = Site.read(_deployment(folder))
     check_open(site.where, site.authentication, site.insist)
     failures, reached = 0, _round(folder)
@@ -109,7 +110,7 @@ def _certificate(folder: Path) -> bytes:
 def keep_all(folder: Path, supernode: bool = False) -> None:
     """Run the edge server and all devices on this machine until the run is complete, to try a deployment out."""
     checked(folder / "server", "deployment.toml")
-    here = [sys.executable, "-m", "fedfilt.cli", "deploy", "device", *(["--supernode"] if supernode else [])]
+    here = [*PROGRAM, "deploy", "device", *(["--supernode"] if supernode else [])]
     members = {device["name"] for device in _deployment(folder / "server")["device"] if not device.get("gone")}
     with ExitStack() as stack:
         waiting = sorted(path for path in (folder / "devices").iterdir() if path.name in members)

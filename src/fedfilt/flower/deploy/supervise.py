@@ -16,6 +16,11 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from fedfilt._reading import MOST_TOML, read, toml_of
+from fedfilt._start import PYTHON
+from fedfilt._trust import check_trusted, code_in
 
 log = logging.getLogger("fedfilt")
 PAUSE = 5.0  # seconds before a process is started again
@@ -36,13 +41,14 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # nothing is imported from the folder that it is started in
     }
 
 
 def device_command(folder: Path, port: int) -> list[str]:
     """The command that starts the SuperNode of a device's folder; `port` is for its own use on loopback."""
     own = tomllib.loads((folder / "device.toml").read_text(encoding="utf-8"))
-    command = [sys.executable, "-m", "fedfilt.flower.deploy.supernode", "--superlink", own["address"]]
+    command = [*PYTHON, "-m", "fedfilt.flower.deploy.supernode", "--superlink", own["address"]]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     config = f'folder="{folder}"'
     if own["authentication"]:
@@ -62,6 +68,15 @@ def keep_device(folder: Path) -> None:
                 code = process.wait()
             log.warning("the SuperNode ended with code %d; it is started again in %g s", code, PAUSE)
             time.sleep(PAUSE)
+
+
+def experiment_table(server: Path) -> dict[str, Any]:
+    """The experiment in the folder of an edge server, as its Flower app has it; code that it names must be trusted."""
+    path = server / "app" / "pyproject.toml"
+    content = read(path, MOST_TOML, links=True)
+    table = toml_of(str(toml_of(content)["tool"]["flwr"]["app"]["config"]["experiment"]).encode())
+    check_trusted(path, content, code_in(table))
+    return table
 
 
 def free_port() -> int:

@@ -11,19 +11,21 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
-import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 
 import tomli_w
 
+from fedfilt._start import PROGRAM
+from fedfilt._trust import code_in
+from fedfilt._types import Table
 from fedfilt.data.own import SETTINGS
 from fedfilt.engines.flower.device import kept_samples
 from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.pace import pace
+from fedfilt.flower.deploy.supervise import experiment_table
 from fedfilt.runs.build import Run, is_own, known
 from fedfilt.runs.config import Config, from_table
 
@@ -57,7 +59,7 @@ def write(
         raise ValueError(f"{folder} is there already; choose a new folder with --out")
     check_open(where, authentication, insist)
     pace(run.config.engine.every, run.config.engine.between)
-    program = program or shutil.which("fedfilt") or f"{sys.executable} -m fedfilt.cli"
+    program = program or shutil.which("fedfilt") or shlex.join(PROGRAM)
     site = Site(where, authentication, insist, (place or folder).absolute(), program)
     homes = run.config.data.places(run.graph.count) if is_own(run.config) else []
     names = [home.name for home in homes] or [f"device-{number:03d}" for number in range(run.graph.count)]
@@ -101,7 +103,7 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
         connection = {"address": str(site.where), "root-certificates": str(root)}
     flower_config = {"superlink": {"default": "building", "building": connection}}
     (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
-    command = f"{site.program} deploy server"
+    command = f"{site.program} deploy server{_trust(run.config.table())}"
     start_files(server, "fedfilt-server", command, site.place / "server", "the edge server of fedfilt")
     if not is_own(run.config) or not run.config.data.public.file:
         return ""
@@ -127,8 +129,14 @@ def write_device(folder: Path, name: str, row: int, run: Run, site: Site, author
             (folder / SETTINGS).write_text(OWN, encoding="utf-8")
     else:
         kept_samples(folder / "state", run.config.hash(), row, lambda: run.data)
-    start_files(folder, f"fedfilt-{name}", f"{site.program} device", site.place / "devices" / name, f"fedfilt {name}")
+    command = f"{site.program} device{_trust(known(run), ' run')}"
+    start_files(folder, f"fedfilt-{name}", command, site.place / "devices" / name, f"fedfilt {name}")
     return public
+
+
+def _trust(table: Table, command: str = "") -> str:
+    """What a start command says of code that its file names: whoever installs the one trusts the other."""
+    return f"{command} --trust-code" if code_in(table) else ""
 
 
 def _copy_data(home: Path, folder: Path) -> None:
@@ -145,8 +153,7 @@ def check_name(name: str) -> None:
 
 def experiment_of(server: Path) -> Config:
     """The experiment in the folder of an edge server."""
-    table = tomllib.loads((server / "app" / "pyproject.toml").read_text(encoding="utf-8"))
-    return from_table(tomllib.loads(table["tool"]["flwr"]["app"]["config"]["experiment"]))
+    return from_table(experiment_table(server))
 
 
 def app_project(config: Config, public: str = "") -> str:

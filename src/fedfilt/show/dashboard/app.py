@@ -221,7 +221,9 @@ def _draw(app: Dash, watch: Watch) -> None:
 
     def _titled(figure: Any, run: Records) -> Any:
         if len(watch.runs) > 1:
-            figure.layout.title.text = f"{run.name}: {figure.layout.title.text.removeprefix('the building: ')}"
+            figure.layout.title.text = (
+                f"{figures.plain(run.name)}: {figure.layout.title.text.removeprefix('the building: ')}"
+            )
         return figure
 
     @app.callback(

@@ -7,7 +7,6 @@ escapes them.
 import hashlib
 import math
 import time
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import flask
 import jinja2
 
-from fedfilt._files import regular
+from fedfilt._reading import read_toml
 from fedfilt._types import Table
 from fedfilt._version import __version__
 from fedfilt.home.edge import LINE_EVERY
@@ -36,7 +35,6 @@ FIRST = 6  # corrections that are in sight
 COLOURS, HATCHES = 8, 3  # in home.css
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 110, 38, 12, 18, 20  # of a curve and its margins
 APART = 26  # at least, between two numbers on a curve
-MOST_MEMBERS = 4_000_000  # bytes of deployment.toml
 
 
 def add_home(server: flask.Flask, watch: Watch) -> None:
@@ -307,11 +305,10 @@ def _learnt(home: Home, watch: Watch) -> tuple[dict[str, list[Table]], str]:
     if run is None or not any(members.is_relative_to(path) for path in watch.paths):
         return {}, "Who learns from whom is shown if the folders of the dashboard hold the run of the deployment."
     try:
-        with regular(members, links=False) as file:
-            table = tomllib.loads(file.read(MOST_MEMBERS).decode())
+        table = read_toml(members)
         names = [str(device["name"]) for device in table["device"]]
         found = taken(run, range(len(names)), most=NEIGHBOURS)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         return {}, f"Who learns from whom is not known: {error}."
     learnt = {}
     for row, shares in found.items():

@@ -1,10 +1,14 @@
-"""Who may look: an own socket, loopback unless there is a token, and no other site may speak in the reader's name."""
+"""Who may look: an own socket, a token always, and no other site may speak in the reader's name.
+
+Loopback is no door: every user of the machine can reach it, and whoever can may stop and resume runs.
+"""
 
 import hmac
 import logging
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,6 @@ from fedfilt.show.dashboard.app import make_app
 from fedfilt.show.dashboard.folders import Watch
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-COOKIE = "fedfilt_token"
 SHORTEST = 16  # letters of a token
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' "
@@ -27,10 +30,15 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8050,
     token: str = "",
-    ready: Callable[[str], None] = lambda address: None,
+    ready: Callable[[str, str], None] = lambda address, once: None,
 ) -> None:
-    """Show runs at an address until interrupted; `ready` is told the address. Port 0 is any that is free."""
+    """Show runs at an address until interrupted. Port 0 is any that is free; without a token, one is drawn.
+
+    `ready` is told the address with the token, and one that opens only once: other users of the machine can see with
+    what words a browser is started.
+    """
     check_address(host, token)
+    token = token or secrets.token_urlsafe(24)
     listening = bind(host, port)
     try:
         from werkzeug.serving import WSGIRequestHandler, make_server
@@ -44,13 +52,14 @@ def serve(
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         app = make_app(Watch(paths))
         number = listening.getsockname()[1]
-        guard(app.server, host, number, token)
+        once = secrets.token_urlsafe(24)
+        guard(app.server, host, number, token, once)
         server = make_server(host, number, app.server, threaded=True, request_handler=Quiet, fd=listening.fileno())
         name = f"[{host}]" if ":" in host else host
         warm = app.server.test_client()  # so that the first to look need not wait for imports
         for path in (f"/?token={token}", "/", "/_dash-layout", "/_dash-dependencies"):
             warm.get(path, base_url=f"http://{name}:{number}")
-        ready(f"http://{name}:{number}/" + (f"?token={token}" if token else ""))
+        ready(*(f"http://{name}:{number}/?token={one}" for one in (token, once)))
         try:
             server.serve_forever()
         finally:
@@ -87,24 +96,29 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
-def guard(server: Any, host: str, port: int, token: str) -> None:
-    """Check every request: the right host (no rebinding of names), the own origin, and the token if there is one."""
-    from flask import Response, redirect, request
+def guard(server: Any, host: str, port: int, token: str, once: str = "") -> None:
+    """Check every request: the right host on loopback (no rebinding of names), the token, and the own origin."""
+    from flask import Response, request
 
     names = {*LOOPBACK, "[::1]", host}
     hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
+    cookie = f"fedfilt_token_{port}"  # browsers keep one jar for all ports of a machine
+    unused = [once] if once else []
 
     def check() -> Any:
-        if token:
-            given = request.args.get("token", "")
-            if given and hmac.compare_digest(given.encode(), token.encode()):
-                answer = redirect(request.path)
-                answer.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
-                return answer
-            if not hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), token.encode()):
-                return Response("This page needs its token: open the address that fedfilt printed.\n", 403)
-        elif request.host not in hosts:
+        if host in LOOPBACK and request.host not in hosts:
             return Response(f"This page is for {host}:{port} only.\n", 403)
+        given = request.args.get("token", "")
+        first = bool(unused) and _same(given, unused[0])
+        if first:
+            unused.clear()
+        if first or _same(given, token):
+            # Not a redirect: after one, a browser keeps the cookie back if a page of another site had led here
+            answer = Response(f"<!doctype html><meta http-equiv=refresh content='0;url={escape(request.path)}'>")
+            answer.set_cookie(cookie, token, httponly=True, samesite="Strict")
+            return answer
+        if not _same(request.cookies.get(cookie, ""), token):
+            return Response("This page needs its token: open the address that fedfilt printed.\n", 403)
         origin = request.headers.get("Origin")
         if request.method != "GET" and origin is not None and origin != f"http://{request.host}":
             return Response("Requests from other pages are refused.\n", 403)
@@ -118,3 +132,8 @@ def guard(server: Any, host: str, port: int, token: str) -> None:
 
     server.before_request(check)
     server.after_request(add_headers)
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Whether two secrets are one, in a time that does not tell how much of them is."""
+    return hmac.compare_digest(given.encode(), wanted.encode())

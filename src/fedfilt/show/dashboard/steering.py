@@ -5,14 +5,16 @@ Resuming starts `fedfilt run` on that very folder with its own saved config. Not
 """
 
 import subprocess
-import sys
 from pathlib import Path
 
-from fedfilt._files import STOP
-from fedfilt.runs.config import outside
+from fedfilt._files import STOP, regular
+from fedfilt._reading import read
+from fedfilt._start import PROGRAM
+from fedfilt._trust import code_in, without_trust
 from fedfilt.runs.records import Records
 
 LOG = "run.log"  # what a resumed run says, in its folder
+MOST_LOG = 10 << 20  # bytes of it
 _started: dict[Path, "subprocess.Popen[bytes]"] = {}
 
 
@@ -22,7 +24,8 @@ def stop(run: Records) -> str:
     if run.status not in ("running", "stopping"):
         return f"{run.name} is not running"
     try:
-        (run.folder / STOP).touch()
+        with regular(run.folder / STOP, links=False, mode="ab"):
+            pass
     except OSError as error:
         return f"{run.name} cannot be stopped from here ({error})"
     return f"{run.name} stops after this round"
@@ -39,12 +42,18 @@ def resume(run: Records) -> str:
         return f"{run.name} cannot be resumed: {'; '.join(run.notes)}"
     config = run.folder / "config.toml"
     words = ["run", str(config), "--out", str(run.folder), "--resume"]
-    if outside(run.config):
-        return f"{run.name} uses code from outside fedfilt; resume it in a terminal: fedfilt {' '.join(words)}"
+    if code_in(run.config):
+        return (
+            f"{run.name} uses code from outside fedfilt; if you trust it, resume it in a terminal: "
+            f"fedfilt {' '.join(words)} --trust-code"
+        )
+    if links := sorted(path.name for path in run.folder.iterdir() if path.is_symlink()):
+        return f"{run.name} cannot be resumed: {', '.join(links)} in its folder leads elsewhere"
     try:
-        with (run.folder / LOG).open("ab") as log:
+        with regular(run.folder / LOG, links=False, mode="ab") as log:
             _started[run.folder] = subprocess.Popen(
-                [sys.executable, "-m", "fedfilt.cli", *words],
+                [*PROGRAM, *words],
+                env=without_trust(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -61,7 +70,7 @@ def complaint(run: Records) -> str:
     if process is None or process.poll() in (None, 0, 130):  # still on, finished, stopped
         return ""
     try:
-        last = (run.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1]
+        last = read(run.folder / LOG, MOST_LOG).decode(errors="replace").strip().splitlines()[-1]
     except (OSError, IndexError):
         last = f"it ended with code {process.returncode}"
     return f"{run.name} could not be resumed: {last[:300]}"

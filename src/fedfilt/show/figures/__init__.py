@@ -9,7 +9,7 @@ from fedfilt.show.figures.curves import AGAINST, accuracy, accuracy_curves, devi
 from fedfilt.show.figures.devices import confusion, device_bars, label_counts, labels
 from fedfilt.show.figures.filtering import mixing, response
 from fedfilt.show.figures.places import COLOURS, building, graph_signals, learns_from
-from fedfilt.show.figures.style import empty
+from fedfilt.show.figures.style import empty, plain
 from fedfilt.show.figures.timelines import round_timeline, timeline
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "look",
     "mixing",
     "pareto",
+    "plain",
     "response",
     "round_timeline",
     "timeline",

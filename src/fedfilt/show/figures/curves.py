@@ -11,7 +11,7 @@ from fedfilt._types import Array
 from fedfilt.runs.groups import differences, furthest, groups, seeds_of
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import ORANGE, look, rule_order
-from fedfilt.show.figures.style import BLUE, blank, empty, styled
+from fedfilt.show.figures.style import BLUE, blank, empty, plain, styled
 
 AGAINST = {"rounds": "round", "seconds": "simulated seconds", "joules": "joules", "bytes": "megabytes sent"}
 LEGEND = {"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0}
@@ -108,11 +108,12 @@ def pareto(runs: Sequence[Records]) -> Any:
         errors = {
             f"error_{axis}": {"array": [s], "visible": len(found) > 1} for axis, s in zip("xy", spread, strict=True)
         }
-        said = name.replace("<", "&lt;")
-        hover = f"{said}: local %{{y:.1%}}, global %{{x:.1%}} ({counts[name]})<extra></extra>"
+        hover = f"{plain(name)}: local %{{y:.1%}}, global %{{x:.1%}} ({counts[name]})<extra></extra>"
         marker = {"color": style.colour, "symbol": style.symbol, "size": 12}
         x, y = [[value] for value in means[name]]
-        figure.add_trace(go.Scatter(x=x, y=y, mode="markers", name=name, marker=marker, hovertemplate=hover, **errors))
+        figure.add_trace(
+            go.Scatter(x=x, y=y, mode="markers", name=plain(name), marker=marker, hovertemplate=hover, **errors)
+        )
     return styled(
         figure,
         "local against global accuracy",
@@ -146,9 +147,9 @@ def _curve(name: str, x: Any, y: Any, rule: str | None = None) -> Any:
     style = look(name if rule is None else rule)
     marker = {"symbol": style.symbol, "size": 7 if len(x) <= 40 else 4}
     line = {"color": style.colour, "dash": style.dash, "width": 2}
-    hover = "%{x:.6g}: %{y:.1%}<extra>" + name.replace("<", "&lt;") + "</extra>"
+    hover = "%{x:.6g}: %{y:.1%}<extra>" + plain(name) + "</extra>"
     x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)  # half the size in a page
-    return go.Scatter(x=x, y=y, name=name, mode="lines+markers", line=line, marker=marker, hovertemplate=hover)
+    return go.Scatter(x=x, y=y, name=plain(name), mode="lines+markers", line=line, marker=marker, hovertemplate=hover)
 
 
 def _framed(figure: Any, title: str, x: str, height: int = 420) -> Any:

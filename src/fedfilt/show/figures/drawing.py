@@ -1,6 +1,6 @@
 """A figure as plain SVG, which a browser draws at once: the building in the moment before plotly.js is there."""
 
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ def svg(figure: Any) -> str:
     pad = 0.05 * size.max()
     box = " ".join(_short(value) for value in (*(low - pad), *(size + 2 * pad)))
     drawn = "".join(_drawn(trace, x, y, 0.018 * size.max()) for trace, x, y in traces)
-    return f'<svg viewBox="{box}" role="img" aria-label="{escape(figure.layout.title.text or "")}"><g>{drawn}</g></svg>'
+    title = escape(unescape(figure.layout.title.text or ""))
+    return f'<svg viewBox="{box}" role="img" aria-label="{title}"><g>{drawn}</g></svg>'
 
 
 def _drawn(trace: Any, x: Array, y: Array, letter: float) -> str:
@@ -44,7 +45,7 @@ def _drawn(trace: Any, x: Array, y: Array, letter: float) -> str:
         words = [] if trace.text is None else trace.text
         style = f'font-size="{letter:.3g}" fill="{INK}"' + (' text-anchor="middle"' if mode == "text" else "")
         texts = [
-            f'<text x="{_short(a)}" y="{_short(b)}">{escape(str(w))}</text>'
+            f'<text x="{_short(a)}" y="{_short(b)}">{escape(unescape(str(w)))}</text>'
             for a, b, w in zip(x, y, words, strict=False)
         ]
         parts.append(f"<g {style}>{''.join(texts)}</g>")

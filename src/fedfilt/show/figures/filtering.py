@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from fedfilt.graph.graph import SPECTRUM_LIMIT
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import ORANGE, filter_of, with_strength
-from fedfilt.show.figures.style import BLUE, blank, empty, styled
+from fedfilt.show.figures.style import BLUE, blank, empty, plain, styled
 from fedfilt.show.shares import shares
 
 CELLS = 100  # devices up to which the matrix is drawn cell by cell
@@ -40,7 +40,7 @@ def response(run: Records, mu: float | None = None) -> Any:
     for number, (name, kind) in enumerate(kinds.items()):
         what_if = name.startswith("what")
         line = {"color": ORANGE if what_if else BLUE, "dash": "dash" if what_if else "solid", "width": 2}
-        figure.add_trace(go.Scatter(x=grid, y=kind(grid), mode="lines", line=line, name=name))
+        figure.add_trace(go.Scatter(x=grid, y=kind(grid), mode="lines", line=line, name=plain(name)))
         if len(known):
             dots = {"color": line["color"], "size": 6, "symbol": "circle" if number == 0 else "diamond"}
             hover = "frequency %{x:.3f}: gain %{y:.3f}<extra></extra>"
@@ -73,7 +73,7 @@ def mixing(run: Records, mu: float | None = None, number: int | None = None) -> 
         found, room = np.unique(graph.rooms, return_inverse=True)
         member = np.eye(len(found))[room]  # (K, rooms)
         matrix = (member.T @ matrix @ member) / member.sum(axis=0)[:, None]
-        names, what = found.tolist(), "room"
+        names, what = [plain(n) if isinstance(n, str) else n for n in found.tolist()], "room"
         title = "what rooms learn from each other"
     hover = f"{what} %{{y}} takes %{{z:.1%}} from {what} %{{x}}<extra></extra>"
     bar = {"title": "share", "tickformat": ".0%"}

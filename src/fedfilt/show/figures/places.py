@@ -13,7 +13,7 @@ from fedfilt.graph import Graph
 from fedfilt.graph.building import Building
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import PINK, RED
-from fedfilt.show.figures.style import CLEAR, FAINT, INK, OUTCOMES, SCALE, WALL, blank, empty, styled
+from fedfilt.show.figures.style import CLEAR, FAINT, INK, OUTCOMES, SCALE, WALL, blank, empty, plain, styled
 from fedfilt.show.shares import shares
 
 # What devices can be coloured by -> words and number format
@@ -123,8 +123,9 @@ def building(
         for outcome in sorted(set(values)):
             chosen = np.flatnonzero(np.array(values) == outcome)
             shade, symbol = OUTCOMES.get(outcome, (WALL, "circle-open"))
-            hover = f"device %{{customdata}}: {outcome or 'not planned'}"
-            name = f"{outcome or 'not planned'} ({len(chosen)})"
+            said = plain(outcome or "not planned")
+            hover = f"device %{{customdata}}: {said}"
+            name = f"{said} ({len(chosen)})"
             _devices(figure, plan, graph, {"color": shade, "symbol": symbol}, chosen, hover, name)
     else:
         numbers = np.array(values, dtype=float)
@@ -179,7 +180,7 @@ def _ground(graph: Graph, plan: FloorPlan) -> Any:
         figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line={"color": WALL, "width": 1}, hoverinfo="skip"))
         if len(plan.rooms) <= 36:
             middle = [((a + c) / 2, d) for _, a, _, c, d in plan.rooms]
-            text = {"text": [w for w, *_ in plan.rooms], "textfont": {"color": "#555555", "size": 12}}
+            text = {"text": [plain(w) for w, *_ in plan.rooms], "textfont": {"color": "#555555", "size": 12}}
             x, y = np.array(middle).T
             labels = go.Scatter(x=x, y=y, mode="text", textposition="top center", hoverinfo="skip", **text)
             figure.add_trace(labels)
@@ -266,7 +267,7 @@ def graph_signals(building: Building, graph: Graph, signals: Mapping[str, Array]
             "size": 9,
             "line": {"color": "#333333", "width": 0.5},
         }
-        labels = [f"{name}: {value:.3f}" for name, value in zip(building.names, values, strict=True)]
+        labels = [f"{plain(name)}: {value:.3f}" for name, value in zip(building.names, values, strict=True)]
         figure.add_trace(go.Scatter(x=x, y=y, mode="markers", marker=markers, text=labels, hoverinfo="text"), **place)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)

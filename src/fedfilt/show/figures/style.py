@@ -1,5 +1,6 @@
 """One look for all figures: colours that the colour-blind can tell apart (Okabe and Ito), marks that print in grey."""
 
+from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
@@ -35,6 +36,15 @@ OUTCOMES = {  # how a plan came about -> colour and mark
 }
 
 
+def plain(text: str) -> str:
+    """Words from a run, which Plotly is to show as they are: it takes tags for markup, and links for links.
+
+    >>> plain("<a href='https://example.org'>hall</a>")
+    "&lt;a href='https://example.org'&gt;hall&lt;/a&gt;"
+    """
+    return escape(text, quote=False)
+
+
 def blank(*traces: Any) -> Any:
     """A figure in this look, with these traces."""
     return go.Figure(data=list(traces), layout={"template": TEMPLATE})
@@ -43,7 +53,7 @@ def blank(*traces: Any) -> Any:
 def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
     """The common frame: white, a title, room for labels, as wide as the page."""
     figure.update_layout(
-        title={"text": title, "font": {"size": 15}, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
+        title={"text": plain(title), "font": {"size": 15}, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
         height=height,
         margin={"l": 56, "r": 16, "t": 48, "b": 48},
     )
@@ -54,6 +64,8 @@ def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
 def empty(words: str, height: int = 420) -> Any:
     """A figure that says why there is nothing to see."""
     figure = blank()
-    figure.add_annotation(text=words, showarrow=False, font={"size": 15}, x=0.5, y=0.5, xref="paper", yref="paper")
+    figure.add_annotation(
+        text=plain(words), showarrow=False, font={"size": 15}, x=0.5, y=0.5, xref="paper", yref="paper"
+    )
     axis = {"visible": False}
     return styled(figure, "", height, xaxis=axis, yaxis=axis)

@@ -21,6 +21,8 @@ def write(paths: Iterable[str | Path], out: str | Path | None = None) -> Path:
     target = Path(out) if out is not None else (given[0] if len(given) == 1 else Path()) / "report.html"
     if target.is_dir():
         raise ValueError(f"--out must be a file, such as {target / 'report.html'}, got the folder {target}")
+    if out is None and target.is_symlink():  # in a folder that may be somebody else's
+        raise ValueError(f"{target} is a link; say with --out where the report is to go")
     target = target.resolve()  # what a link points to is written, not the link
     if target.suffix not in (".html", ".htm"):
         raise ValueError(f"--out must end in .html, got {target}")
@@ -47,6 +49,8 @@ def write_images(runs: Sequence[Records], folder: Path, form: str) -> list[Path]
     drawn = all_figures(runs)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{form}" for name in drawn]
+    if links := [path for path in (folder, *paths) if path.is_symlink()]:
+        raise ValueError(f"{links[0]} is a link; say with --out where the report and its figures are to go")
     import plotly.io
 
     try:

@@ -6,6 +6,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from fedfilt._trust import code_in
 from fedfilt._version import __version__
 from fedfilt.runs.groups import differences
 from fedfilt.runs.records import Records
@@ -193,15 +194,16 @@ def _numbers(runs: Sequence[Records], tables: dict[str, str]) -> str:
 def _made(runs: Sequence[Records]) -> str:
     parts = [f"<h2 id='made'>How it was made</h2><p>Report by fedfilt {escape(__version__)}.</p>"]
     for run in runs:
-        try:
-            config = (run.folder / "config.toml").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            config = "config.toml cannot be read"
+        config = run.config_text or "config.toml cannot be read"
         lines = [f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in run.environment.items()]
-        again = f"fedfilt run {run.folder}/config.toml --out NEW_FOLDER"
+        code = code_in(run.config)
+        again = f"fedfilt run {run.folder}/config.toml --out NEW_FOLDER" + (" --trust-code" if code else "")
+        warning = (
+            f" It runs code from outside fedfilt, {', '.join(sorted(code))}: only if you trust that." if code else ""
+        )
         parts.append(
             f"<details><summary>{escape(run.name)}: seed {run.seed}, config and versions</summary>"
-            f"<p>Run it again: <code>{escape(again)}</code></p><div class='scroll'><table><tbody>"
+            f"<p>Run it again: <code>{escape(again)}</code>{escape(warning)}</p><div class='scroll'><table><tbody>"
             f"{''.join(lines)}</tbody></table></div><pre>{escape(config)}</pre></details>"
         )
     return "".join(parts)
