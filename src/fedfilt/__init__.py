@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedfilt.graph.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds.play import play, play_round
+    from fedfilt.rounds.privacy import Privacy
     from fedfilt.rounds.rooms import Rooms
     from fedfilt.rounds.scores import summary
     from fedfilt.rounds.timeline import Event
@@ -60,6 +61,7 @@ _HOMES = {
     "Graph": "graph.graph",
     "Hardware": "system.hardware",
     "Plan": "system.orders",
+    "Privacy": "rounds.privacy",
     "Record": "rounds.types",
     "Records": "runs.records",
     "Rooms": "rounds.rooms",
@@ -96,6 +98,7 @@ __all__ = [
     "Graph",
     "Hardware",
     "Plan",
+    "Privacy",
     "Record",
     "Records",
     "Rooms",

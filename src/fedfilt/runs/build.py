@@ -39,7 +39,9 @@ class Run:
     """
 
     def __init__(self, config: Config, store: Store | None = None, data: FederatedData | None = None) -> None:
+        config.privacy.check(config.graph.learned)
         self.config = config
+        self.noise_seed: int = config.seed  # real devices know the seed: see `secret_seed`
         self.begun: Graph = config.graph.graph(config.seed)  # without devices that are new to it: see `Event`
         self.graph = with_newcomers(self.begun, config.events)
         self.learned = not config.graph.learned
@@ -129,7 +131,7 @@ class Run:
                 self.update_bytes,
                 config.evaluation,
                 config.seed,
-                self.events,
+                config.privacy.script(self.events, self.noise_seed, config.rounds),
             )
 
     def engine(self, **more: Any) -> Any:

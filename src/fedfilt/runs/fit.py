@@ -16,6 +16,7 @@ from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
 from fedfilt.populations.paper import Paper
 from fedfilt.rounds.play import play
+from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
 from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
@@ -74,12 +75,13 @@ def fit(
     workers: int = 1,
     evaluate_every: int = 10,
     events: Sequence[Event] = (),
+    privacy: Privacy = Privacy(),  # noqa: B008 (frozen)
 ) -> Fitted:
     """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
 
     `model` is any torch module, from whose weights all devices start; or a model of `fedfilt.models`, which needs no
     torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 before it sees them.
-    `events` say which devices come, go or move, and when. `workers` > 1 trains in so many processes (0: one per core),
+    `events` say which devices come, go or move, and when; `privacy` what a device's row may say about others. `workers` > 1 trains in so many processes (0: one per core),
     with the same result; a script that does so needs `if __name__ == "__main__":`.
 
     >>> from fedfilt.models import Logistic
@@ -102,7 +104,8 @@ def fit(
         held = np.array([len(rows) for rows in data.train])
         size = wire_size(trainer.layout.size, trainer.layout.size)
         hardware = Paper().draw(held, size, np.random.default_rng(seed))
-        script = Timeline(events, graph, rounds) if events else None
+        privacy.check(learned=False)
+        script = privacy.script(Timeline(events, graph, rounds) if events else None, seed, rounds)
         plan = Everything(epochs)
         experiment = Experiment(graph, aggregator, plan, engine, hardware, rounds, size, evaluation, seed, script)
         for now, record in play(state, experiment):

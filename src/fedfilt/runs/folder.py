@@ -5,16 +5,21 @@ import io
 import json
 import logging
 import platform
+import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedfilt import native
+from fedfilt._files import write_atomically
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config, load
+
+
+SECRET = 32  # bytes
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
@@ -97,6 +102,16 @@ def check_environment(folder: Path, now: Table) -> None:
         logging.getLogger("fedfilt").warning(
             f"{folder} goes on with {', '.join(changed)}: the last bits of its numbers may differ from then on"
         )
+
+
+def secret_seed(path: Path) -> int:
+    """A seed that only the edge server knows, drawn once and kept: who knows the seed of noise can take it off."""
+    if not path.exists():
+        write_atomically(path, secrets.token_bytes(SECRET), mode=0o600)
+    content = path.read_bytes()
+    if len(content) != SECRET:
+        raise ValueError(f"{path} is damaged: it must hold {SECRET} bytes, got {len(content)}")
+    return int.from_bytes(content)
 
 
 def devices_csv(run: Run, tests: dict[str, Any]) -> str:
