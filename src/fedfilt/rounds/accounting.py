@@ -1,6 +1,6 @@
-"""How much privacy Gaussian noise leaves: epsilon at a delta, by Google's accountant (`pip install 'fedfilt[privacy]'`).
+"""How much privacy Gaussian noise leaves: epsilon at a delta, counted by Google's dp-accounting.
 
-The accountant works with the distribution of the privacy loss, cut into intervals, and rounds up.
+It works with the distribution of the privacy loss, cut into intervals, and rounds up.
 """
 
 import math

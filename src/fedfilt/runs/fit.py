@@ -81,8 +81,9 @@ def fit(
 
     `model` is any torch module, from whose weights all devices start; or a model of `fedfilt.models`, which needs no
     torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 before it sees them.
-    `events` say which devices come, go or move, and when; `privacy` what a device's row may say about others. `workers` > 1 trains in so many processes (0: one per core),
-    with the same result; a script that does so needs `if __name__ == "__main__":`.
+    `events` say which devices come, go or move, and when; `privacy` what a device's row may say about others.
+    `workers` > 1 trains in so many processes (0: one per core), with the same result; a script that does so needs
+    `if __name__ == "__main__":`.
 
     >>> from fedfilt.models import Logistic
     >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]

@@ -18,7 +18,6 @@ from fedfilt._version import __version__, version_of
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config, load
 
-
 SECRET = 32  # bytes
 
 
