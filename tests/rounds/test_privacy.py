@@ -59,13 +59,13 @@ def test_noise_hides_any_change_of_one_update(drawn, rule):
 
 
 @given(weighted_graphs(connected=True), strengths)
-def test_noise_in_rows_is_no_more_than_that_of_noisy_updates(drawn, mu):
+def test_noise_in_a_row_follows_from_what_the_device_keeps_of_its_own(drawn, mu):
     graph = drawn[0]
     shares = shares_of(GFedFilt(Tikhonov(mu)), graph)
     spread, sensitivity = factored(shares.tobytes(), graph.count)
     in_rows = sensitivity * np.linalg.norm(spread, axis=1)
     np.testing.assert_allclose(in_rows, np.sqrt(np.diag(shares) * np.diag(shares).max()), rtol=1e-6)
-    of_updates = np.linalg.norm(shares, axis=1)
+    of_updates = np.linalg.norm(shares, axis=1)  # what noise on the updates themselves would leave in each row
     assert np.sqrt((in_rows**2).mean()) <= np.sqrt(np.diag(shares).max() / np.diag(shares).mean()) * (
         np.sqrt((of_updates**2).mean()) + 1e-9
     )

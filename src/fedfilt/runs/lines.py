@@ -22,8 +22,8 @@ SPENT = ("epsilon", "delta", "noise")
 LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
 
 
-def line_of(run: "Run", record: Record, before: Table) -> Table:
-    """A record as a line of metrics.jsonl; `before` is the line of the round before, {} for the first."""
+def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
+    """A record as a line of metrics.jsonl; `before` is the line of the round before, None for the first."""
     trained = np.isfinite(record.losses)
     line: Table = {
         "round": record.round,
@@ -46,14 +46,14 @@ def line_of(run: "Run", record: Record, before: Table) -> Table:
     return line
 
 
-def _spent(run: "Run", record: Record, before: Table) -> Table:
+def _spent(run: "Run", record: Record, before: Table | None) -> Table:
     """Privacy spent so far: epsilon of the device that took part most often, and of every device.
 
     None stands for an epsilon that is too large to promise anything.
     """
     privacy = run.config.privacy
     noise = privacy.multiplier(run.config.rounds)
-    played = np.array(before["privacy"]["rounds"]) if before else np.zeros(run.graph.count, int)
+    played = np.array(before["privacy"]["rounds"]) if before is not None else np.zeros(run.graph.count, int)
     played = played + (record.samples > 0)
     found = {count: privacy.spent(noise, int(count)) for count in set(played.tolist())}
     told = {count: float(f"{value:.6g}") if math.isfinite(value) else None for count, value in found.items()}

@@ -55,7 +55,7 @@ def play_in_folder(
         with run.experiment(engine) as experiment, (folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
             for now, record in play(state, experiment):
                 state = now
-                line = line_of(run, record, played[-1] if played else {})
+                line = line_of(run, record, played[-1] if played else None)
                 played.append(line)
                 log.write(json.dumps(line) + "\n")
                 log.flush()
