@@ -152,7 +152,7 @@ def tables(path):
         pairs = place == "homes of two"
         more = (" all rounds: error | labels |", "---|---|") if pairs else ("", "")
         print(f"\n{place}\n")
-        print(f"| protection | epsilon | round 1: error | labels |{more[0]} local, lost | global, lost |")
+        print(f"| protection | epsilon | round 1: error | labels |{more[0]} local (change) | global (change) |")
         print(f"|---|---|---|---|{more[1]}---|---|")
         plain = [line for line in lines if (line["place"], line["protection"]) == (place, "none")]
         for name in PROTECTIONS:
@@ -165,7 +165,7 @@ def tables(path):
             ]
             if pairs:
                 cells += [_mean(own, "error"), _mean(own, "hit", percent=True)]
-            cells += [_lost(own, plain, test) for test in ("local", "global")]
+            cells += [_change(own, plain, test) for test in ("local", "global")]
             print("|", " | ".join(cells), "|")
 
 
@@ -183,14 +183,15 @@ def _epsilon(value):
 
 def _mean(lines, key, percent=False):
     value = np.mean([line[key] for line in lines])
-    return f"{value:.0%}" if percent else f"{value:.2f}" if value > 0.005 else f"{value:.0e}"
+    return f"{value:.0%}" if percent else f"{value:.3f}" if value > 0.005 else f"{value:.0e}"
 
 
-def _lost(lines, plain, test):
+def _change(lines, plain, test):
+    """Accuracy in per cent, and how many points that is more than without protection."""
     if any(line[test] is None for line in lines):
         return "diverges"
     now, before = (100 * np.mean([line[test] for line in part]) for part in (lines, plain))
-    return f"{now:.1f}" if lines is plain or lines == plain else f"{now:.1f}, {before - now:+.1f}"
+    return f"{now:.1f}" if lines == plain else f"{now:.1f} ({now - before:+.1f})"
 
 
 if __name__ == "__main__":
