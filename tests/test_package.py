@@ -65,6 +65,7 @@ def test_public_names_are_pinned():
         "Guard",
         "Hardware",
         "Plan",
+        "Privacy",
         "Record",
         "Records",
         "Rooms",

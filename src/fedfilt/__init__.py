@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds.guard import Guard
     from fedfilt.rounds.play import play, play_round
+    from fedfilt.rounds.privacy import Privacy
     from fedfilt.rounds.rooms import Rooms
     from fedfilt.rounds.scores import summary
     from fedfilt.rounds.timeline import Event
@@ -62,6 +63,7 @@ _HOMES = {
     "Guard": "rounds.guard",
     "Hardware": "system.hardware",
     "Plan": "system.orders",
+    "Privacy": "rounds.privacy",
     "Record": "rounds.types",
     "Records": "runs.records",
     "Rooms": "rounds.rooms",
@@ -99,6 +101,7 @@ __all__ = [
     "Guard",
     "Hardware",
     "Plan",
+    "Privacy",
     "Record",
     "Records",
     "Rooms",

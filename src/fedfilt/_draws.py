@@ -23,6 +23,7 @@ class RoundKey(IntEnum):
 
     SPEED = 2**30  # of all devices: how fast they are, as the plan knows
     SURPRISE = 2**30 + 1  # of all devices: what the plan does not know
+    PRIVACY = 2**30 + 2  # of all devices: noise and rounding of rows
     LAYERS = 2**31  # after a device: layers that draw themselves, such as dropout
 
 

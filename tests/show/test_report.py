@@ -331,9 +331,9 @@ def test_a_stop_file_ends_the_run_after_its_round_and_the_bits_stay_the_same(tmp
 
 
 def test_the_command_ends_in_plain_words_when_it_is_stopped(tmp_path, monkeypatch):
-    def asked(run, record):
+    def asked(run, record, before):
         (tmp_path / "r" / STOP).touch()  # while the first round is being played
-        return line_of(run, record)
+        return line_of(run, record, before)
 
     monkeypatch.setattr("fedfilt.runs.play.line_of", asked)
     done = call("run", config_file(tmp_path), "--out", tmp_path / "r")

@@ -11,6 +11,7 @@ import logging
 
 import typer
 
+from fedfilt.cli.audit import audit
 from fedfilt.cli.compare import compare, demo
 from fedfilt.cli.data import data_app
 from fedfilt.cli.deploy import deploy_app, device_app
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning over the graph of a building's devices.",
 )
-for command in (run, compare, plan, profile, info, demo, paper, report, dashboard):
+for command in (run, compare, plan, audit, profile, info, demo, paper, report, dashboard):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(device_app, name="device")

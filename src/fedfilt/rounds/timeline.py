@@ -144,6 +144,11 @@ class Timeline:
         self._moments = _replay(sorted(self.events, key=lambda event: event.round), graph, rounds)
         self._starts = [moment.round for moment in self._moments]
 
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """How things are, one after the other."""
+        return tuple(self._moments)
+
     def at(self, round: int) -> Moment:
         """How things are in a round, counted from 1."""
         return self._moments[bisect_right(self._starts, round) - 1]

@@ -20,6 +20,7 @@ from fedfilt.data.store import Store
 from fedfilt.engines._simulated import Simulated
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
+from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import ByKind
 from fedfilt.rounds.timeline import Timeline, with_newcomers
 from fedfilt.rounds.types import Engine, Experiment, Rule, State, Updates
@@ -39,7 +40,9 @@ class Run:
     """
 
     def __init__(self, config: Config, store: Store | None = None, data: FederatedData | None = None) -> None:
+        config.privacy.check(config.graph.learned)
         self.config = config
+        self.noise_seed: int = config.seed  # real devices know the seed: see `secret_seed`
         self.begun: Graph = config.graph.graph(config.seed)  # without devices that are new to it: see `Event`
         self.graph = with_newcomers(self.begun, config.events)
         self.learned = not config.graph.learned
@@ -61,10 +64,15 @@ class Run:
         self.hardware = self.begun_hardware
         if data.count > self.begun.count:
             self.hardware = replace(self.hardware.extended(data.count), samples=held)
-        self.aggregator: Rule = config.guard.rule(config.aggregator)
+        self.aggregator: Rule = self.guard.rule(config.aggregator)
         if data.kinds is not None:
             self.aggregator = ByKind(self.aggregator, config.kinds.private(self.layout))
         self._place_devices(self.begun)
+
+    @property
+    def guard(self) -> Guard:
+        """What bounds one device's influence on the others."""
+        return self.config.privacy.guard(self.config.guard)
 
     def check_here(self) -> None:
         """Refuse to train here on what only the devices have."""
@@ -129,8 +137,8 @@ class Run:
                 self.update_bytes,
                 config.evaluation,
                 config.seed,
-                self.events,
-                config.guard,
+                config.privacy.script(self.events, self.noise_seed, config.rounds),
+                self.guard,
             )
 
     def engine(self, **more: Any) -> Any:

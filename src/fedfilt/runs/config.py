@@ -26,6 +26,7 @@ from fedfilt._types import Response, Table
 from fedfilt.data.deal import Sizes
 from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import Kinds
+from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.timeline import Event
 from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.tables import CheckpointTable, EngineTable, GraphTable, ModelTable
@@ -86,6 +87,7 @@ class Config:
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
     guard: Guard = Guard()
+    privacy: Privacy = Privacy()
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from fedfilt.graph import Graph
 from fedfilt.populations.paper import Paper
 from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.play import play
+from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.timeline import Event, Timeline
 from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
@@ -76,14 +77,15 @@ def fit(
     evaluate_every: int = 10,
     events: Sequence[Event] = (),
     guard: Guard | None = Guard(),  # noqa: B008 (frozen)
+    privacy: Privacy = Privacy(),  # noqa: B008 (frozen)
 ) -> Fitted:
     """Train a personal copy of `model` for every device of `graph` on its own (inputs, labels).
 
     `model` is any torch module, from whose weights all devices start; or a model of `fedfilt.models`, which needs no
     torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 before it sees them.
     `events` say which devices come, go or move, and when. `guard` bounds what one device does to others (None: nothing
-    does). `workers` > 1 trains in so many processes (0: one per core),
-    with the same result; a script that does so needs `if __name__ == "__main__":`.
+    does); `privacy` says what a device's row may tell about others. `workers` > 1 trains in so many processes (0: one
+    per core), with the same result; a script that does so needs `if __name__ == "__main__":`.
 
     >>> from fedfilt.models import Logistic
     >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]
@@ -105,9 +107,11 @@ def fit(
         held = np.array([len(rows) for rows in data.train])
         size = wire_size(trainer.layout.size, trainer.layout.size)
         hardware = Paper().draw(held, size, np.random.default_rng(seed))
-        script = Timeline(events, graph, rounds) if events else None
+        privacy.check(learned=False)
+        script = privacy.script(Timeline(events, graph, rounds) if events else None, seed, rounds)
         plan = Everything(epochs)
-        rule = aggregator if guard is None else guard.rule(aggregator)
+        guard = privacy.guard(guard or Guard(on=False))
+        rule = guard.rule(aggregator)
         experiment = Experiment(graph, rule, plan, engine, hardware, rounds, size, evaluation, seed, script, guard)
         for now, record in play(state, experiment):
             state = now

@@ -4,18 +4,22 @@ import csv
 import io
 import logging
 import platform
+import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedfilt import native
+from fedfilt._files import write_atomically
 from fedfilt._reading import read_json
 from fedfilt._types import Table
 from fedfilt._version import __version__, version_of
 from fedfilt.rounds.guard import Guard
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config, hash_of, load_begun
+
+SECRET = 32  # bytes
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
@@ -109,6 +113,16 @@ def check_environment(folder: Path, now: Table) -> None:
         logging.getLogger("fedfilt").warning(
             f"{folder} goes on with {', '.join(changed)}: the last bits of its numbers may differ from then on"
         )
+
+
+def secret_seed(path: Path) -> int:
+    """A seed that only the edge server knows, drawn once and kept: who knows the seed of noise can take it off."""
+    if not path.exists():
+        write_atomically(path, secrets.token_bytes(SECRET), mode=0o600)
+    content = path.read_bytes()
+    if len(content) != SECRET:
+        raise ValueError(f"{path} is damaged: it must hold {SECRET} bytes, got {len(content)}")
+    return int.from_bytes(content)
 
 
 def devices_csv(run: Run, tests: dict[str, Any]) -> str:

@@ -21,11 +21,12 @@ NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fr
 COUNTS = ("bytes", "samples", "epochs")
 MOST_DEVICES = 250_000  # of whom a line may speak
 MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl, where a run goes on
+SPENT = ("epsilon", "delta", "noise")
 LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
 
 
-def line_of(run: "Run", record: Record) -> Table:
-    """A record as a line of metrics.jsonl."""
+def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
+    """A record as a line of metrics.jsonl; `before` is the line of the round before, None for the first."""
     trained = np.isfinite(record.losses)
     line: Table = {
         "round": record.round,
@@ -38,6 +39,8 @@ def line_of(run: "Run", record: Record) -> Table:
         line["events"] = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
     if run.events is not None:
         line["away"] = list(record.away)
+    if run.config.privacy.noisy:
+        line["privacy"] = _spent(run, record, before)
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
@@ -45,6 +48,26 @@ def line_of(run: "Run", record: Record) -> Table:
         if tests is not None:
             line[name] = summary(tests, run.data)
     return line
+
+
+def _spent(run: "Run", record: Record, before: Table | None) -> Table:
+    """Privacy spent so far: epsilon of the device that took part most often, and of every device.
+
+    None stands for an epsilon that is too large to promise anything.
+    """
+    privacy = run.config.privacy
+    noise = privacy.multiplier(run.config.rounds)
+    played = np.array(before["privacy"]["rounds"]) if before is not None else np.zeros(run.graph.count, int)
+    played = played + (record.samples > 0)
+    found = {count: privacy.spent(noise, int(count)) for count in set(played.tolist())}
+    told = {count: float(f"{value:.6g}") if math.isfinite(value) else None for count, value in found.items()}
+    return {
+        "epsilon": told[int(played.max())],
+        "delta": privacy.delta,
+        "noise": float(f"{noise:.6g}"),
+        "rounds": played.tolist(),
+        "devices": [told[count] for count in played.tolist()],
+    }
 
 
 def _time(run: "Run", record: Record) -> Table:
@@ -108,12 +131,14 @@ def of_devices(line: Table, count: int) -> Table:
         if stage in line:
             tests = line[stage].items()
             found[stage] = {name: {**test, "devices": test["devices"] + new * [None]} for name, test in tests}
+    if privacy := line.get("privacy"):
+        found["privacy"] = {**privacy, **{key: privacy[key] + new * [0] for key in ("rounds", "devices")}}
     return found
 
 
 def brief(line: Table) -> Table:
     """What the result needs of a line: without what it says of every device, which a long run need not hold."""
-    kept = {key: line[key] for key in ("round", "seconds", "samples", "mixed") if key in line}
+    kept = {key: line[key] for key in ("round", "seconds", "samples", "mixed", "privacy") if key in line}
     return kept | {"time": {key: line["time"][key] for key in COSTS if key in line["time"]}}
 
 
@@ -131,6 +156,8 @@ def result_of(played: list[Table]) -> Table:
                 "last": {"round": last["round"], **{key: last["mixed"][test][key] for key in keep}},
                 "best": {"round": best["round"], **{key: best["mixed"][test][key] for key in keep}},
             }
+    if played and "privacy" in played[-1]:
+        result["privacy"] = {key: played[-1]["privacy"][key] for key in SPENT}
     names = {"I_5_flops": "flops", "I_6_latency_seconds": "latency", "I_7_desync_seconds": "desync"}
     result["totals"] = {
         name: sum(line["time"][key] for line in played)
@@ -155,6 +182,9 @@ def checked(line: Any) -> Table:
         _need(table.get(key) is None or _number(table[key]), f"{key} must be a number")
     for key in COSTS:
         _need(time.get(key) is None or _number(time[key]), f"{key} must be a number")
+    privacy = _table(table.get("privacy"), "privacy")
+    for key in SPENT:
+        _need(privacy.get(key) is None or _number(privacy[key]), f"{key} must be a number")
     for key in LISTS:
         for place in (table, time):
             _need(_list(place.get(key), _whole), f"{key} must be a list of devices")

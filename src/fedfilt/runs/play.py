@@ -14,7 +14,16 @@ from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Engine, State
 from fedfilt.runs import checkpoint
 from fedfilt.runs.build import Run
-from fedfilt.runs.folder import as_begun, check_environment, check_folder, check_same, devices_csv, earlier, environment
+from fedfilt.runs.folder import (
+    as_begun,
+    check_environment,
+    check_folder,
+    check_same,
+    devices_csv,
+    earlier,
+    environment,
+    secret_seed,
+)
 from fedfilt.runs.lines import brief, line_of, of_devices, read_lines, result_of
 
 
@@ -39,13 +48,15 @@ def play_in_folder(
         real = run.config.engine.name == "flower" and engine is not None  # what real devices do is done once
         run.learn_graph(engine if real else None, folder / "checkpoint" / "first_updates.safetensors" if real else None)
         state, played = _begin(run, folder)
+        if real and config.privacy.guards_rows:
+            run.noise_seed = secret_seed(folder / "checkpoint" / "noise.key")
         if state.round == config.rounds and (folder / "result.json").exists():
             return
         saved = folder / "checkpoint" / "state.safetensors"
         with run.experiment(engine) as experiment, (folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
             for now, record in play(state, experiment):
                 state = now
-                line = line_of(run, record)
+                line = line_of(run, record, played[-1] if played else None)
                 played.append(brief(line))
                 log.write(json.dumps(line) + "\n")
                 log.flush()

@@ -25,7 +25,7 @@ from fedfilt.graph.serial import graph_of
 from fedfilt.rounds.timeline import Event, Moment, Timeline
 from fedfilt.rounds.types import Happening
 from fedfilt.runs.config import graph_table
-from fedfilt.runs.lines import TESTS, checked
+from fedfilt.runs.lines import SPENT, TESTS, checked
 from fedfilt.runs.rules import rule_name, rule_order
 from fedfilt.system.orders import whole
 
@@ -170,6 +170,8 @@ class Records:
         devices = time.pop("devices", None) or {}
         kept: Table = {"round": number, "time": time}
         kept |= {key: line[key] for key in ("seconds", "loss", "samples") if isinstance(line.get(key), int | float)}
+        if line.get("privacy"):
+            kept["privacy"] = {key: line["privacy"].get(key) for key in SPENT}
         for stage in ("mixed", "trained"):
             for test in TESTS:
                 found = (line.get(stage) or {}).get(test)

@@ -9,11 +9,9 @@ import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds.types import Updates
+from fedfilt.rounds.shares import LIMIT, shares_of
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rule_of
-
-LIMIT = 2_000  # devices up to which the (K, K) matrix is made
 
 
 def shares(run: Records, mu: float | None = None, number: int | None = None) -> Array:
@@ -77,9 +75,6 @@ class _Hashed:
 
 @lru_cache(maxsize=16)
 def _shares(key: _Hashed, aggregator: str, mu: float | None, weights: bytes) -> Array:
-    """A linear rule applied to the unit updates gives its matrix."""
-    count = key.graph.count
-    updates = Updates(np.eye(count), np.frombuffer(weights))
-    matrix = rule_of({"aggregator": json.loads(aggregator)}, mu)(np.zeros((count, count)), updates, key.graph)
+    matrix = shares_of(rule_of({"aggregator": json.loads(aggregator)}, mu), key.graph, np.frombuffer(weights))
     matrix.flags.writeable = False
     return matrix

@@ -102,12 +102,25 @@ def sentence(runs: Sequence[Records]) -> str:
         return (
             f"After {tested_at} of {run.planned} rounds with {run.rule} a device's own model is right on "
             f"{percent(own)} of data like its own and on {percent(everybody)} of everybody's; the worst, device "
-            f"{device}, reaches {percent(worst)} on its own."
+            f"{device}, reaches {percent(worst)} on its own." + spent(run)
         )
     best = {test: max(scores(runs, test), key=lambda found: found[1]) for test in ("local", "global")}
     return (
         f"On its own data a device does best with {best['local'][0]} ({spread(best['local'][2])}), on everybody's "
         f"with {best['global'][0]} ({spread(best['global'][2])})."
+    )
+
+
+def spent(run: Records) -> str:
+    """A sentence on the privacy that a run has spent; "" if it does not count it."""
+    found = run.rounds[-1].get("privacy") if run.rounds else None
+    if found is None or found["delta"] is None:
+        return ""
+    if found["epsilon"] is None:
+        return " There is too little noise on updates to promise any differential privacy."
+    return (
+        f" Every device has differential privacy with epsilon {found['epsilon']:.3g} at delta {found['delta']:g} "
+        f"after {run.rounds[-1]['round']} rounds."
     )
 
 

@@ -178,6 +178,9 @@ def progress(run: Records | None) -> dict[str, str]:
     done = run.rounds[-1]["round"] if run.rounds else 0
     words = f"{run.name}: {WORDS.get(run.status, run.status)}"
     text = f"{words}, round {done} of {run.planned}" if run.planned else words
+    spent = (run.rounds[-1].get("privacy") or {}).get("epsilon") if run.rounds else None
+    if spent is not None:
+        text += f", epsilon {spent:.3g}"
     return {"words": text, "state": run.status, "done": str(done), "planned": str(max(run.planned, 1))}
 
 

@@ -1,0 +1,271 @@
+"""What every device can read of others from the rows that it gets back: `fedfilt audit`. Nothing is trained or loaded.
+
+A device knows its own update and its row; take it to know the graph, the rule and all sample counts too. Then its row
+is one equation about the others' updates. `docs/privacy.md` says what follows from that.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from fedfilt._types import Array, Table
+from fedfilt.aggregators.gfedfilt import GFedFilt
+from fedfilt.filters.tikhonov import Tikhonov
+from fedfilt.graph import Graph
+from fedfilt.rounds.accounting import noise_for
+from fedfilt.rounds.privacy import Privacy, factored, too_few
+from fedfilt.rounds.shares import error_of_mixed, error_of_reading, others, shares_of
+from fedfilt.rounds.timeline import Timeline, with_newcomers
+from fedfilt.rounds.types import Rule
+from fedfilt.runs.config import Config, from_table, load
+from fedfilt.runs.records import Records
+from fedfilt.runs.rules import rule_name, rule_of, with_strength
+
+EXACT = 1e-3  # relative error below which an update counts as read: float32 leaves about 1e-6 of it
+MOSTLY = 0.5  # relative error below which more is read than hidden
+STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # of mu, that are compared
+CANDIDATES = 12  # links that are tried at a time
+MENDED = 20  # devices for which links are looked for, at most
+LINKS = 3  # that are proposed for a device, at most
+TARGET = 8.0  # epsilon of the noise that is proposed
+
+
+class Found(NamedTuple):
+    """What a device reads of others, in the round in which that is most."""
+
+    device: int
+    round: int
+    room: Any
+    links: int
+    own: float  # share of its own update in its row
+    mixes: int  # other devices in its row
+    others: float  # among how many a device is hidden: see `fedfilt.rounds.shares.others`
+    nearest: int | None  # whose update it reads best
+    error: float  # relative error of that: 0 is exact, 1 is nothing
+    reads_mixed: tuple[int, ...]  # devices whose personal models, after mixing, it reads exactly
+    kept_back: bool = False  # privacy.least_others: it goes on with its own model
+    row_epsilon: float | None = None  # privacy.noise: of a single row about that device; None if it promises nothing
+
+    @property
+    def verdict(self) -> str:
+        """exact: an update; mostly: more than half of one; mixed: a personal model; sum; nothing."""
+        if self.kept_back or self.nearest is None:
+            return "nothing"
+        if self.error < EXACT:
+            return "exact"
+        if self.error < MOSTLY:
+            return "mostly"
+        return "mixed" if self.reads_mixed else "sum"
+
+    @property
+    def exposed(self) -> bool:
+        """Whether it reads what is one device's."""
+        return self.verdict in ("exact", "mostly", "mixed")
+
+
+class Stage(NamedTuple):
+    """Who was there, how they were linked and what they weighed, from a round on."""
+
+    round: int
+    graph: Graph  # of all devices
+    present: Array  # (K,)
+    weights: Array  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an experiment or a run reveals to its devices."""
+
+    name: str  # of the rule
+    rule: Rule
+    privacy: Privacy
+    rounds: int
+    stages: Sequence[Stage]
+    together: tuple[int, ...] = ()  # devices that pool what they know
+
+    def found(self) -> list[Found]:
+        """Of every device, what it reads in the round in which that is most; devices that pool, with each other."""
+        best: dict[int, Found] = {}
+        for stage in self.stages:
+            for one in self._in(stage):
+                before = best.get(one.device)
+                if before is None or (one.kept_back, one.error) < (before.kept_back, before.error):
+                    best[one.device] = one
+        return [best[device] for device in sorted(best)]
+
+    def _in(self, stage: Stage, only: int | None = None) -> Iterator[Found]:
+        shares = self.shares(stage)
+        kept = too_few(shares, self.privacy.least_others)
+        hidden = others(shares)
+        shares = np.where(kept[:, None], np.eye(len(shares)), shares)
+        counts = np.diff(stage.graph.adjacency.indptr)
+        noise = self._noise(shares)
+        for device in np.flatnonzero(stage.present).tolist() if only is None else [only]:
+            group = self.together if device in self.together else (device,)
+            error, mixed = error_of_reading(shares, group), error_of_mixed(shares, group)
+            error[list(group)] = np.inf
+            of_others = np.abs(np.delete(shares[device], device))
+            nearest = int(error.argmin()) if len(error) > len(group) and error.min() < 1 - 1e-9 else None
+            row = None if noise is None or nearest is None else float(noise[device] / abs(shares[device, nearest]))
+            yield Found(
+                device,
+                stage.round,
+                None if stage.graph.rooms is None else stage.graph.rooms[device].item(),
+                int(counts[device]),
+                float(shares[device, device]),
+                int((of_others > EXACT * of_others.max(initial=0)).sum()) if of_others.any() else 0,
+                float(hidden[device]),
+                nearest,
+                float(error[nearest]) if nearest is not None else 1.0,
+                tuple(j for j in range(len(shares)) if j not in group and _reads(mixed[j], shares, device, j)),
+                bool(kept[device]),
+                None if row is None else _finite(self.privacy.spent(row, 1)),
+            )
+
+    def shares(self, stage: Stage) -> Array:
+        """(K, K) what the rows of a stage are made of; a device that is away keeps its own."""
+        there = stage.present
+        shares = np.eye(len(there))
+        among = stage.graph if there.all() else stage.graph.subgraph(there)
+        shares[np.ix_(there, there)] = shares_of(self.rule, among, stage.weights[there])
+        return shares
+
+    def _noise(self, shares: Array) -> Array | None:
+        """(K,) standard deviation of the noise in every row, in units of the longest update."""
+        if not self.privacy.noisy:
+            return None
+        spread, sensitivity = factored(np.ascontiguousarray(shares).tobytes(), len(shares))
+        return self.privacy.multiplier(self.rounds) * sensitivity * np.linalg.norm(spread, axis=1)
+
+    # --- what would mend it -------------------------------------------------------------------------------------
+
+    def by_strength(self) -> dict[str, int]:
+        """Devices that read what is one device's, under other strengths of the filter; {} if it has none."""
+        if not isinstance(self.rule, GFedFilt) or not hasattr(self.rule.filter, "mu"):
+            return {}
+        rules = {f"mu={mu:g}": replace(self.rule, filter=with_strength(self.rule.filter, mu)) for mu in STRENGTHS}
+        return {name: sum(one.exposed for one in replace(self, rule=rule).found()) for name, rule in rules.items()}
+
+    def links(self) -> tuple[list[tuple[int, int]], int]:
+        """(links that, added one by one, leave fewest devices exposed, how many that are), in the last stage."""
+        stage, added = self.stages[-1], list[tuple[int, int]]()
+        last = replace(self, stages=[stage], together=())
+        for device in [one.device for one in last.found() if one.exposed][:MENDED]:
+            now = last._of(device)
+            for _ in range(LINKS):
+                tried = {end: last._linked(device, end) for end in _near(last.stages[0], device) if now.exposed}
+                found = {end: one._of(device) for end, one in tried.items()}
+                end = max(found, key=lambda end: _rank(found[end]), default=-1)
+                if end < 0 or _rank(found[end]) <= _rank(now):
+                    break
+                last, now = tried[end], found[end]
+                added.append((device, end))
+        return added, sum(one.exposed for one in last.found())
+
+    def _of(self, device: int) -> Found:
+        return next(self._in(self.stages[0], device))
+
+    def _linked(self, device: int, end: int) -> "Audit":
+        stage = self.stages[0]
+        adjacency = stage.graph.adjacency
+        weight = float(np.median(adjacency.data)) if adjacency.nnz else 1.0
+        new = csr_array(([weight, weight], ([device, end], [end, device])), shape=adjacency.shape)
+        return replace(self, stages=[stage._replace(graph=replace(stage.graph, adjacency=adjacency + new))])
+
+    def least_others(self) -> tuple[int, int]:
+        """(the least privacy.least_others by which nobody is exposed, rows that it keeps back)."""
+        found = self.found()
+        least = max([2, *(int(one.others) + 1 for one in found if one.exposed)])
+        return least, sum(0 < one.others < least for one in found)
+
+    @property
+    def sums_neighbours(self) -> bool:
+        """Whether a device reads the sum of its neighbours' models, knowing no more of the graph than its own links."""
+        return isinstance(self.rule, GFedFilt) and isinstance(self.rule.filter, Tikhonov)
+
+    def noise(self) -> float:
+        """The noise multiplier by which all rounds stay within `TARGET`."""
+        return noise_for(TARGET, self.rounds, self.privacy.delta)
+
+    def epsilon(self) -> float | None:
+        """What privacy.noise promises about all rows of all rounds; None if nothing."""
+        return _finite(self.privacy.spent(self.privacy.multiplier(self.rounds), self.rounds))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _reads(error: float, shares: Array, device: int, other: int) -> bool:
+    """Whether a device reads another's personal model; one that all share, by design, is not personal."""
+    return error < EXACT and bool(np.abs(shares[device] - shares[other]).max() > EXACT)
+
+
+def _rank(one: Found) -> tuple[bool, float]:
+    return not one.exposed, one.error
+
+
+def _near(stage: Stage, device: int) -> list[int]:
+    """Devices to which a link might be added: in few hops first, then in its room, then nearest, then by number."""
+    graph = stage.graph
+    linked = {device, *graph.adjacency[[device]].indices.tolist()}
+    second = {end for near in linked - {device} for end in graph.adjacency[[near]].indices.tolist()}
+
+    def order(end: int) -> tuple[bool, bool, float, int]:
+        elsewhere = graph.rooms is not None and graph.rooms[end] != graph.rooms[device]
+        apart = (
+            0.0 if graph.positions is None else float(np.linalg.norm(graph.positions[end] - graph.positions[device]))
+        )
+        return end not in second, elsewhere, apart, end
+
+    there = np.flatnonzero(stage.present).tolist()
+    return sorted((end for end in there if end not in linked), key=order)[:CANDIDATES]
+
+
+# --- of what --------------------------------------------------------------------------------------------------------
+
+
+def audit(path: Path, overrides: Sequence[str] = (), together: Sequence[int] = ()) -> Audit:
+    """The audit of an experiment file, with overrides, or of a run folder."""
+    made = _of_run(Records(path)) if path.is_dir() else _of_experiment(load(path, overrides))
+    if path.is_dir() and overrides:
+        raise ValueError(f"{path} is a run folder, whose config stands: overrides need an experiment file")
+    count = made.stages[0].graph.count
+    for device in together:
+        if not 0 <= device < count:
+            raise ValueError(f"together must name devices from 0 to {count - 1}, got {device}")
+    return replace(made, together=tuple(sorted(set(together))))
+
+
+def _of_experiment(config: Config) -> Audit:
+    if config.graph.learned:
+        raise ValueError("this graph is learned from the devices' first updates: run the experiment, audit its folder")
+    graph = with_newcomers(config.graph.graph(config.seed), config.events)
+    timeline = Timeline(config.events, graph, config.rounds)
+    stages = [Stage(m.round, m.graph, m.present, np.ones(graph.count)) for m in timeline.moments]
+    return Audit(rule_name(config.table()), config.aggregator, config.privacy, config.rounds, stages)
+
+
+def _of_run(run: Records) -> Audit:
+    graph = run.graph
+    if graph is None:
+        raise ValueError(f"{run.folder} holds no run whose graph is known")
+    stages: dict[Any, Stage] = {}
+    for number in [line["round"] for line in run.rounds] or [1]:
+        now, held = run.moment(number), run.weights(number if run.rounds else None)
+        weights = np.ones(graph.count) if held is None or len(held) != graph.count else held
+        if now is not None and weights[now.present].any():  # fewer hide each other where some did not take part
+            stages.setdefault((now.round, (weights > 0).tobytes()), Stage(number, now.graph, now.present, weights))
+    if not stages:
+        raise ValueError(f"{run.folder} has no round in which a device took part")
+    return Audit(run.rule, rule_of(run.config), _privacy(run.config), max(run.planned, 1), list(stages.values()))
+
+
+def _privacy(table: Table) -> Privacy:
+    given = table.get("privacy", {})
+    return from_table({"privacy": given}).privacy if isinstance(given, dict) else Privacy()
