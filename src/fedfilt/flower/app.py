@@ -127,7 +127,9 @@ def _play_on(made: Run, engine: Flower, folder: Path, members: Members | None) -
         line = next(lines, None)
         if line is None:
             return True
-        words = "; ".join(f"device {device} {why}" for device, why in line.get("absent", {}).items())
-        log.info("round %d of %d took %.1f s; %s", line["round"], rounds, line["seconds"], words or "all took part")
+        said = [f"device {device} {why}" for device, why in line.get("absent", {}).items()]
+        said += [f"{event['what']}: device {event['device']}" for event in line.get("events", ())]
+        words = "; ".join(said) or "all took part"
+        log.info("round %d of %d took %.1f s; %s", line["round"], rounds, line["seconds"], words)
         if members is not None:
             members.report(line, engine.seen)
