@@ -952,8 +952,8 @@ class Search:
                 raise
             self._keep(content, error)
         self.slowest = max(self.slowest, time.process_time() - begin)
-        if self.tried % 5000 == 0:
-            gc.collect()
+        if _resident() > self.memory + MEMORY // 4:
+            gc.collect()  # what inputs before it have left behind is not this input's
 
     def _keep(self, content: bytes, error: BaseException) -> None:
         inner = error.__cause__ if isinstance(error, Greedy) and error.__cause__ else error
@@ -981,6 +981,10 @@ class Search:
             "load": round(os.getloadavg()[0], 1),
             "guided": "atheris" in sys.modules,
         }
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
 
 
 def _peak() -> int:
