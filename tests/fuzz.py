@@ -355,8 +355,8 @@ def read_own(content: bytes, folder: Path) -> None:
     """A device's own data, file by file and as a whole."""
     (folder / "data").mkdir(exist_ok=True)
     files = files_of(content)
-    for name, inner in files.items():
-        path = written(inner, folder, "alone" + Path(name).suffix)
+    for name in [name for name in files if name in DATA]:
+        path = written(files[name], folder, "alone" + Path(name).suffix)
         with refusing():
             read_samples(path) if path.suffix == ".npz" else read_rows(path, "time", "label", ())
     own._reader = lambda *_: None  # type: ignore[assignment]  # the owner's own code is trusted
