@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test test-home-assistant aarch64 bench clean
+.PHONY: demo check test test-home-assistant aarch64 bench fuzz clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
@@ -36,6 +36,12 @@ style: .venv/tested
 # The native core on 64-bit ARM, under qemu. Debian only: cross compiler, qemu, arm64 Python go into build/aarch64
 aarch64: .venv/tested
 	$(BIN)/python tests/aarch64.py --round
+
+# Search for inputs that break a reader of outside bytes: make fuzz MINUTES=10 TARGETS="wire messages"
+MINUTES ?= 1
+fuzz: .venv/tested
+	$(PIP) atheris || echo "No atheris for this Python: the search is not guided by coverage."
+	$(BIN)/python tests/fuzz.py $(TARGETS) --minutes $(MINUTES)
 
 bench: .venv/benched
 	failed=0; for table in mix round networks growth plan dashboard; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed

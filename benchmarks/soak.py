@@ -190,6 +190,8 @@ def watch(pids, run, folder, rounds, log):
 def local(folder, rounds):
     """One process that plays a run."""
     experiment, run = folder / "experiment.toml", folder / "run"
+    if played(run) >= rounds:
+        return run
     experiment.write_text(LOCAL.format(rounds=rounds, events=events(rounds)))
     command = [*FEDFILT, "run", str(experiment), "--out", str(run), *(["--resume"] if run.exists() else [])]
     with running(command, folder / "home", folder / "run.log", {"PYTHONPATH": PATH}) as process:
@@ -201,6 +203,9 @@ def local(folder, rounds):
 def resident(folder, rounds):
     """An edge server and four devices."""
     experiment, building = folder / "experiment.toml", folder / "building"
+    run = building / "server" / "run"
+    if played(run) >= rounds:
+        return run
     experiment.write_text(RESIDENT.format(rounds=rounds))
     if not building.exists():
         written(experiment, building, free_port())
@@ -209,9 +214,9 @@ def resident(folder, rounds):
         first = stack.enter_context(server(building))
         until(lambda: said(building / "server" / "superlink.log", "running on"), "the SuperLink", 120)
         pids = [first.pid, *(stack.enter_context(device(one)).pid for one in folders)]
-        watch(pids, building / "server" / "run", building, rounds, folder / "soak.jsonl")
+        watch(pids, run, building, rounds, folder / "soak.jsonl")
         first.wait(120)
-    return building / "server" / "run"
+    return run
 
 
 # --- what came of it ----------------------------------------------------------------------------------------------
@@ -227,21 +232,24 @@ def by_kind(one, what):
 
 
 def concluded(samples, run):
-    """Figures of the first and the last tenth of the rounds, and how long it takes to read the folder."""
-    same = [one for one in samples if set(one["processes"]) >= set(samples[-1]["processes"])]  # nobody was replaced
-    halves = {"first": _part(same, 0.1, 0.3), "last": _part(same, 0.8, 1.0)}
+    """Figures of an early and a late part of the rounds, and how long it takes to read the folder."""
+    most = max(len(one["processes"]) for one in samples)
+    last = next(one for one in reversed(samples) if len(one["processes"]) == most)
+    same = [one for one in samples if one["processes"].keys() == last["processes"].keys()]  # nobody was replaced
+    parts = {"early": _part(same, 0.1, 0.3), "late": _part(same, 0.8, 1.0)}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]
-    start = time.perf_counter()
+    start = time.process_time()
     records = Records(run)
-    len(records.rounds)
-    return halves | {
-        "round_seconds": _quantiles([line["seconds"] for line in lines], samples[-1]["round"]),
-        "reading_seconds": time.perf_counter() - start,
+    records.moment()
+    return parts | {
+        "median_round_seconds": _tenths([line["seconds"] for line in lines], samples[-1]["round"]),
+        "reading_cpu_seconds": round(time.process_time() - start, 3),
         "notes": list(records.notes),
     }
 
 
-def _quantiles(seconds, rounds):
+def _tenths(seconds, rounds):
+    """The median of each tenth of the rounds."""
     tenth = max(rounds // 10, 1)
     return [round(statistics.median(seconds[at : at + tenth]), 4) for at in range(0, rounds, tenth)]
 

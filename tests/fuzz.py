@@ -9,8 +9,8 @@ atheris is installed (pip install atheris), and keeps what it finds:
     python tests/fuzz.py wire messages -m 10     ten minutes each
     python tests/fuzz.py --seeds                 write the valid inputs with which a search begins
 
-Each finding is one place in the code; its input goes to tests/corpus/TARGET/found-NAME. Only what fails is kept, and
-`--out FILE` adds a line of figures per target.
+Each finding is one place in the code; its input goes to tests/corpus/TARGET/found-NAME. `--keep N` adds N small inputs
+that reach code which no other did, and `--out FILE` a line of figures per target.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import pickle
 import random
 import re
 import resource
+import shutil
 import signal
 import struct
 import sys
@@ -48,7 +49,7 @@ HERE = Path(__file__).resolve().parent
 CORPUS = HERE / "corpus"
 SECONDS = 5.0  # of CPU for an input
 MEMORY = 256 << 20  # bytes for an input, on top of what the process has
-MOST = 20_000  # bytes of an input
+MOST, SMALL = 20_000, 1000  # bytes of an input, and of one that is worth keeping
 SEARCHED = ["fedfilt", "tomllib"]  # packages whose branches guide the search
 
 
@@ -355,8 +356,8 @@ def read_own(content: bytes, folder: Path) -> None:
     """A device's own data, file by file and as a whole."""
     (folder / "data").mkdir(exist_ok=True)
     files = files_of(content)
-    for name, inner in files.items():
-        path = written(inner, folder, "alone" + Path(name).suffix)
+    for name in [name for name in files if name in DATA]:
+        path = written(files[name], folder, "alone" + Path(name).suffix)
         with refusing():
             read_samples(path) if path.suffix == ".npz" else read_rows(path, "time", "label", ())
     own._reader = lambda *_: None  # type: ignore[assignment]  # the owner's own code is trusted
@@ -952,8 +953,8 @@ class Search:
                 raise
             self._keep(content, error)
         self.slowest = max(self.slowest, time.process_time() - begin)
-        if self.tried % 5000 == 0:
-            gc.collect()
+        if _resident() > self.memory + MEMORY // 4:
+            gc.collect()  # what inputs before it have left behind is not this input's
 
     def _keep(self, content: bytes, error: BaseException) -> None:
         inner = error.__cause__ if isinstance(error, Greedy) and error.__cause__ else error
@@ -983,11 +984,15 @@ class Search:
         }
 
 
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
+
+
 def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def search(name: str, seconds: float, seed: int, out: Path | None) -> int:
+def search(name: str, options: argparse.Namespace) -> int:
     """Search in one target, in this process, and say what came of it; the number of findings."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("error")
@@ -997,13 +1002,13 @@ def search(name: str, seconds: float, seed: int, out: Path | None) -> int:
         for content in inputs:  # once: what is loaded for the first time is no input's memory
             with contextlib.suppress(BaseException):
                 check(name, content, Path(folder))
-        one = Search(name, seconds, Path(folder))
+        one = Search(name, 60 * options.minutes, Path(folder))
         if "atheris" in sys.modules:
-            _guided(one, inputs, seed, out)
-        rng = random.Random(seed)
+            _guided(one, inputs, options)
+        rng = random.Random(options.seed)
         while not one.over():
             one.one(mutated(rng.choice(inputs), rng, one.form)[:MOST])
-        return _said(one, out)
+        return _said(one, options.out)
 
 
 def _said(one: Search, out: Path | None) -> int:
@@ -1015,9 +1020,9 @@ def _said(one: Search, out: Path | None) -> int:
     return len(one.found)
 
 
-def _guided(one: Search, inputs: list[bytes], seed: int, out: Path | None) -> None:
-    """Let atheris search. libFuzzer ends the process itself, so figures are written before."""
-    pool = one.folder / "pool"
+def _guided(one: Search, inputs: list[bytes], options: argparse.Namespace) -> None:
+    """Let atheris search, until this process ends; libFuzzer puts inputs that reach something new into `pool`."""
+    whole, pool = one.folder, one.folder / "pool"
     pool.mkdir()
     for number, content in enumerate(inputs):
         (pool / str(number)).write_bytes(content)
@@ -1028,8 +1033,9 @@ def _guided(one: Search, inputs: list[bytes], seed: int, out: Path | None) -> No
     def take(content: bytes) -> None:
         one.one(content)
         if one.over():
-            found = _said(one, out)
-            sys.stdout.flush()
+            found = _said(one, options.out)
+            _keep_new(one.name, pool, inputs, options.keep)
+            shutil.rmtree(whole)
             os._exit(min(found, 1))
 
     def change(content: bytes, most: int, number: int) -> bytes:
@@ -1037,9 +1043,16 @@ def _guided(one: Search, inputs: list[bytes], seed: int, out: Path | None) -> No
         new = mutated(content, rng, one.form) if rng.random() < 0.6 else atheris.Mutate(content, most)
         return bytes(new)[:most]
 
-    words = ["fuzz", str(pool), f"-seed={seed + 1}", f"-max_len={MOST}", "-verbosity=0", "-timeout=120"]
+    words = ["fuzz", str(pool), f"-seed={options.seed + 1}", f"-max_len={MOST}", "-verbosity=0", "-timeout=120"]
     atheris.Setup([*words, "-rss_limit_mb=4000", "-print_final_stats=0"], take, custom_mutator=change)
     atheris.Fuzz()
+
+
+def _keep_new(name: str, pool: Path, known: list[bytes], most: int) -> None:
+    """Add the smallest of the inputs that reached something new to the corpus."""
+    new = sorted((path.read_bytes() for path in pool.iterdir()), key=len)
+    for content in [content for content in new if content not in known and len(content) < SMALL][:most]:
+        (CORPUS / name / f"new-{hashlib.sha256(content).hexdigest()[:8]}").write_bytes(content)
 
 
 def main() -> None:
@@ -1048,6 +1061,7 @@ def main() -> None:
     parser.add_argument("-m", "--minutes", type=float, default=1.0, help="for each target")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file to which figures are added, a line of JSON per target")
+    parser.add_argument("--keep", type=int, default=0, help="inputs that reach new code to add to the corpus")
     parser.add_argument("--seeds", action="store_true", help="only write the valid inputs into the corpus")
     options = parser.parse_args()
     names = options.targets or list(TARGETS)
@@ -1060,8 +1074,8 @@ def main() -> None:
                 (CORPUS / name / f"valid-{number}").write_bytes(content)
         return
     if len(names) == 1:
-        sys.exit(search(names[0], 60 * options.minutes, options.seed, options.out) > 0)
-    words = ["--minutes", str(options.minutes), "--seed", str(options.seed)]
+        sys.exit(search(names[0], options) > 0)
+    words = ["--minutes", str(options.minutes), "--seed", str(options.seed), "--keep", str(options.keep)]
     words += ["--out", str(options.out)] if options.out else []
     codes = [os.spawnv(os.P_WAIT, sys.executable, [sys.executable, __file__, name, *words]) for name in names]
     sys.exit(any(codes))

@@ -1,10 +1,12 @@
 """Runs in their folders: resumed, killed, out of space, damaged; a resumed run has the same bits as a whole one."""
 
+import gc
 import os
 import random
 import resource
 import signal
 import subprocess
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from fedfilt.runs import compare as comparing
 from fedfilt.runs import play as play_module
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
+from fedfilt.runs.folder import earlier
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from helpers import (
@@ -335,3 +338,26 @@ def test_a_run_killed_while_it_sets_up_its_folder_can_be_resumed(tmp_path, monke
         finish(tmp_path / "killed")
     monkeypatch.undo()
     assert finish(tmp_path / "killed", resume=True)["models_sha256"] == whole["models_sha256"]
+
+
+def test_versions_before_the_last_events_are_known_by_their_hashes():
+    events = [{"round": 2 + number, "offline": number, "until": 5 + number} for number in range(4)]
+    config = from_table({**SMALL, "rounds": 9, "events": events})
+    versions = earlier(config)
+    assert [version.events for version in versions.values()] == [config.events[:n] for n in (4, 3, 2, 1, 0)]
+    assert all(hash == version.hash() for hash, version in versions.items())
+
+
+@pytest.mark.slow(6)
+def test_a_long_run_takes_no_more_memory_with_every_round(tmp_path):
+    """What a round leaves in memory is a few numbers, not a line with columns for all devices."""
+    run = Run(from_table({**SMALL, "rounds": 150, "evaluation": {"every": 1000}}))
+    held = {}
+    for line in play_in_folder(run, tmp_path / "run"):
+        if line["round"] == 50:
+            tracemalloc.start()
+        if line["round"] in (60, 140):
+            gc.collect()
+            held[line["round"]] = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert (held[140] - held[60]) / 80 < 2000  # bytes a round; with the columns of 20 devices it was 9,000

@@ -97,12 +97,13 @@ def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
                 shape, _, kind = read[version](content)
             if kind.hasobject:
                 raise ValueError(f"{member.filename} holds Python objects, which are not loaded")
-            most = MOST_PACKED.get(member.compress_type, 0) * min(member.compress_size, size)
-            if not math.prod(shape) * kind.itemsize <= member.file_size <= most:
-                raise ValueError(f"{member.filename} promises more than it holds")
-            total += member.file_size
+            promised = math.prod(shape) * kind.itemsize
+            total += max(promised, member.file_size)
             if total > LIMIT:
                 raise too_large(path)
+            most = MOST_PACKED.get(member.compress_type, 0) * min(member.compress_size, size)
+            if not promised <= member.file_size <= most:
+                raise ValueError(f"{member.filename} promises more than it holds")
             with archive.open(member) as content:
                 name = member.filename.removesuffix(".npy")
                 found[name] = np.lib.format.read_array(content, allow_pickle=False)

@@ -149,7 +149,7 @@ class Scaling(NamedTuple):
             table: dict[str, Any] = json.loads(text)
             mean, spread = (np.array(table[key], np.float64) for key in ("mean", "spread"))
             soft = check_number("soft", table["soft"], low=0)
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"not a scaling: {error}") from None
         if mean.ndim != 1 or mean.shape != spread.shape or not np.isfinite([mean, spread]).all() or (spread <= 0).any():
             raise ValueError("not a scaling: it must have a finite mean and a spread > 0 per channel")
@@ -196,7 +196,7 @@ class Seen(NamedTuple):
             table: dict[str, Any] = json.loads(text)
             mean, square = (np.array(table[key], np.float64) for key in ("mean", "square"))
             windows = check_count("windows", table["windows"])
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"not what a device has seen: {error}") from None
         if mean.ndim != 1 or mean.shape != square.shape or not (np.abs([mean, square]) <= LARGEST).all():
             raise ValueError(f"not what a device has seen: per channel, mean and square must be at most {LARGEST:g}")

@@ -340,8 +340,8 @@ def _fits(value: Any, hint: Any) -> bool:
         if inner[-1] is Ellipsis:
             return isinstance(value, list | tuple) and all(_fits(v, inner[0]) for v in value)
         return isinstance(value, list | tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is float:  # a whole number may be too large for one
+        return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(hint, type) and isinstance(value, hint)

@@ -68,7 +68,7 @@ def rule_name(table: Mapping[str, Any]) -> str:
         return str(given["name"])
     kind = _named(given.get("filter"), "tikhonov")
     mu = kind.get("mu", 1.0)
-    words = f"mu={mu:g}" if isinstance(mu, int | float) else FILTERED
+    words = f"mu={mu:g}" if isinstance(mu, float) or (isinstance(mu, int) and abs(mu) < 2**1023) else FILTERED
     if kind["name"] != "tikhonov":
         words = f"{kind['name']} {words}" if "mu" in kind else str(kind["name"])
     return words + (" updates" if given.get("signal") == "updates" else "")
