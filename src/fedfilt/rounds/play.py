@@ -21,7 +21,7 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
     absent = {reply.device: reply.absent for reply in replies if reply.absent}
     counted = [reply for reply in replies if not reply.late and not reply.absent]
-    updates = Updates.stack(counted, count, size)
+    updates = Updates.stack(counted, count, size, state.models.dtype)
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
     trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None
     models = experiment.aggregator(state.models, updates, experiment.graph)

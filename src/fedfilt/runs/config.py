@@ -23,6 +23,7 @@ from fedfilt._checks import check_choice, check_count
 from fedfilt._types import Response, Table
 from fedfilt.data.deal import Sizes
 from fedfilt.rounds.kinds import Kinds
+from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.timeline import Event
 from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.tables import CheckpointTable, EngineTable, GraphTable, ModelTable
@@ -83,6 +84,7 @@ class Config:
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
+    privacy: Privacy = Privacy()
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
