@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,38 +67,46 @@ class Needles:
                     if first and second:
                         found.setdefault(first, set()).add(second)
         self._seconds, self._firsts = found, np.array(sorted(found), np.uint64)
+        self._likely = np.zeros(1 << 16, bool)
+        self._likely[_hash(self._firsts)] = True
 
     def __len__(self):
         return sum(map(len, self._seconds.values()))
 
-    def within(self, content):
-        """How many are in some bytes."""
+    def in_file(self, path):
+        """(pieces found, bytes looked through) in a file."""
+        found = looked = 0
+        with path.open("rb") as file:
+            while len(content := file.read(BLOCK + 16)) >= 32:
+                found, looked = found + self._within(content), looked + len(content) - 16
+                file.seek(-16, 1)
+        return found, looked
+
+    def _within(self, content):
         found = 0
         for shift in range(8):
             words = np.frombuffer(content, np.uint64, (len(content) - shift) // 8, shift)
-            places = np.searchsorted(self._firsts, words[:-1])
-            hits = np.flatnonzero(self._firsts[np.minimum(places, len(self._firsts) - 1)] == words[:-1])
+            likely = np.flatnonzero(self._likely[_hash(words[:-1])])
+            hits = likely[np.isin(words[likely], self._firsts)]
             found += sum(int(words[i + 1]) in self._seconds[int(words[i])] for i in hits)
         return found
 
 
-def look_into(pid, needles):
-    """(pieces found, bytes looked through) in the memory that a process can write."""
-    found = looked = 0
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+def _hash(words):
+    return (words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
+
+
+def copy_memory(pid, file):
+    """Append the memory that a process can write to a file."""
+    with suppress(OSError), open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in maps:
             begin, end, access = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
             if "w" not in access or "[v" in line:
                 continue
             for start in range(int(begin, 16), int(end, 16), BLOCK):
-                memory.seek(start)
-                try:
-                    content = memory.read(min(BLOCK + 16, int(end, 16) - start))
-                except OSError:  # gone since, or not there yet
-                    continue
-                if len(content) >= 32:
-                    found, looked = found + needles.within(content), looked + len(content)
-    return found, looked
+                with suppress(OSError):  # gone since, or not there yet
+                    memory.seek(start)
+                    file.write(memory.read(min(BLOCK, int(end, 16) - start)))
 
 
 def all_rows(config):
@@ -141,19 +149,20 @@ def measure(experiment, found, needles):
         while len(marks) < rounds:
             until(lambda: len(lines(building)) > len(marks), "a round", 600)
             marks.append(np.array([(proxy.up, proxy.down) for proxy in proxies]))
-            if len(marks) in (rounds // 2, rounds - 1):  # while the run goes on
-                for pid, _ in tree(edge.pid):
-                    hits, looked = look_into(pid, needles)
-                    found.in_memory, found.memory_bytes = found.in_memory + hits, found.memory_bytes + looked
+            if len(marks) == rounds // 2:  # while the run goes on
+                with (Path(folder) / "memory").open("wb") as file:
+                    for pid, _ in tree(edge.pid):
+                        copy_memory(pid, file)
         until(lambda: edge.poll() is not None, "the end of the run")
         assert edge.returncode == 0
         played = lines(building)
         assert not any(line.get("absent") for line in played)
+        in_memory = needles.in_file(Path(folder) / "memory")
+        found.in_memory, found.memory_bytes = found.in_memory + in_memory[0], found.memory_bytes + in_memory[1]
         for path in (building / "server").rglob("*"):
-            if path.is_file() and path.stat().st_size >= 32:
-                content = path.read_bytes()
-                found.on_disk += needles.within(content)
-                found.disk_bytes += len(content)
+            if path.is_file():
+                hits, looked = needles.in_file(path)
+                found.on_disk, found.disk_bytes = found.on_disk + hits, found.disk_bytes + looked
         found.rounds += [line["seconds"] for line in played[1:] if line["round"] % every]
         found.tested += [line["seconds"] for line in played[1:] if not line["round"] % every]
         found.accuracy.append(played[-1]["mixed"]["local"]["mean"])
@@ -211,7 +220,7 @@ def main():
     kinds = {"open": Privacy(), "blind": Privacy(blind=True)}
     found = {name: Found() for name in kinds}
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"rounds={6 if quick else 16}", f"evaluation.every={5 if quick else 8}", "scheduler.density=1.0"]
+        words = [f"rounds={6 if quick else 12}", f"evaluation.every={5 if quick else 6}", "scheduler.density=1.0"]
         made = split(load(HERE.parent / "experiments" / "mnist_8.toml", words), Path(folder) / "homes", store=Store())
         config = load(made, ["data.public.file="])  # a blind server cannot test
         experiments, needles = {}, {}

@@ -1,5 +1,6 @@
 """A deployment whose edge server cannot look: where the group key is, and that nothing but the key opens a row."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,14 +16,22 @@ pytest.importorskip("flwr")
 
 from deployments import Devices, below, deployed, expected, metrics, own_experiment, record, written
 from fedfilt.engines.flower import device, messages
+from fedfilt.engines.flower.simulation import running_grid
+from fedfilt.engines.local import Local
 from fedfilt.flower.device import Device
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import load
+from fedfilt.runs.config import from_table, load
+from fedfilt.runs.lines import read_lines
+from fedfilt.runs.play import play_in_folder
 from fedfilt.system import blind
 from fedfilt.system.orders import Job, Plan
-from helpers import SLOW, call, contents, until
+from fedfilt.training.work import Desk
+from helpers import ROOM, SLOW, call, contents, until
 
 CHANGES = {"scheduler": {"name": "everything", "epochs": 2}, "privacy": {"blind": True}}
+
+
+GROUP = (bytes(range(32)),)
 
 
 def hidden(folder, **changes):
@@ -135,6 +144,68 @@ def test_some_values_only_are_never_sent(lamp):
         sent(lamp, order(lamp, plan=Plan(1, 1.0, 0.5)))
 
 
+# --- a server that cannot look --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def played(tmp_path):
+    """Plays a small experiment on simulated devices that have a group key, up to a round; gives its folder."""
+    table = ROOM | {"scheduler": "everything", "evaluation": {"every": 2}, "privacy": {"blind": True}}
+    config = from_table(table | {"engine": {"name": "flower", "workers": 1}, "checkpoint": {"every": 1}})
+
+    def play_up_to(last, folder):
+        run = Run(config, sealed=True)
+        desk = Desk(run.trainer, config.sparsifier, config.seed, run.data.classes)
+
+        def place(context):
+            here = tmp_path / f"device-{context.node_config['partition-id']}"
+            return device.Workplace(desk, lambda number: device.dealt(run.data, number), here, group=GROUP)
+
+        with (
+            running_grid(lambda: device.client_app(place), run.graph.count) as grid,
+            run.engine(grid=grid) as engine,
+        ):
+            for line in play_in_folder(run, tmp_path / folder, True, engine):
+                if line["round"] == last:
+                    break
+        return tmp_path / folder, opened(tmp_path / folder, run, GROUP)
+
+    local = Run(config)
+    with Local(local.data, local.model, config.training, config.seed, 1) as engine:
+        for _ in play_in_folder(local, tmp_path / "local", engine=engine):
+            pass
+    return play_up_to
+
+
+def opened(folder, run, keys):
+    """The rows in a checkpoint of a server that cannot look, for those who have the key."""
+    with safe_open(folder / "checkpoint" / "state.safetensors", "np") as file:
+        sealed = file.get_tensor("models")
+    name = run.engine(grid=object(), nodes=object())._run
+    return np.stack([blind.unmasked(*blind.opened(row), keys, name) for row in sealed])
+
+
+@pytest.mark.slow(10)
+def test_a_run_ends_without_models_and_goes_on_after_a_stop_with_the_same_bits(played, tmp_path):
+    whole, rows = played(None, "whole")
+    models = load_file(tmp_path / "local" / "checkpoint" / "state.safetensors")["models"]
+    np.testing.assert_array_equal(rows, models)
+    for line, other in zip(read_lines(whole), read_lines(tmp_path / "local"), strict=True):
+        assert {**line, "seconds": 0} == {**other, "seconds": 0}  # tests and bytes too
+    result = json.loads((whole / "result.json").read_text())
+    assert "models_sha256" not in result
+    assert not (whole / "models").exists()
+    played(1, "stopped")
+    stopped, _ = played(None, "stopped")
+    assert json.loads((stopped / "result.json").read_text())["masked_sha256"] == result["masked_sha256"]
+    pieces = needles(rows)
+    assert pieces
+    assert not [piece for piece in pieces for content in contents(whole).values() if piece in content]
+    assert [piece for piece in pieces for content in contents(tmp_path / "local").values() if piece in content]
+    done = call("report", whole)
+    assert done.returncode == 0, done.stderr
+
+
 # --- a deployment ---------------------------------------------------------------------------------------------------
 
 
@@ -175,12 +246,10 @@ def test_the_server_has_no_row_and_devices_come_to_the_bits_of_the_local_engine(
 
     run = building / "server" / "run"
     with safe_open(run / "checkpoint" / "state.safetensors", "np") as file:
-        played, sealed = int(file.metadata()["round"]), file.get_tensor("models")
+        played = int(file.metadata()["round"])
     config = load(run / "config.toml")
-    made = Run(replace(config, data=replace(config.data, folders="")), sealed=True)
-    name = made.engine(grid=object(), nodes=object())._run
     keys = blind.read_keys(key.read_text())
-    rows = np.stack([blind.unmasked(*blind.opened(row), keys, name) for row in sealed])
+    rows = opened(run, Run(replace(config, data=replace(config.data, folders="")), sealed=True), keys)
     np.testing.assert_array_equal(rows, expected(building, played))
 
     own = [load_file(path) for path in sorted(building.glob("devices/*/state/model.safetensors"))]

@@ -107,7 +107,14 @@ def read_train_reply(content: RecordDict, run: str, job: Job, samples: range, mo
     return Trained(update, trained_on, loss, seconds, _get(record, "lost", bool))
 
 
-def test_order(run: str, round: int, device: int, row: Array, about: str, first: Array | None) -> RecordDict:
+def test_order(
+    run: str,
+    round: int,
+    device: int,
+    row: Array,
+    about: str,
+    first: Array | None = None,  # noqa: PT028 (no test)
+) -> RecordDict:
     """The order to keep a model and test it on the device's own and everybody's test; see `train_order`."""
     return _content(run, round, device, {"about": about, **_given(row, first)})
 
