@@ -134,34 +134,54 @@ def test_a_mask_never_covers_two_rows(seed, other, place):
     assert not (masks[0] == masks[1]).any()
 
 
+def mixed_alone(row, keys=(KEY,), weight=2**24):
+    """(masked values, the mask in them) of a row that device 2 sent in round 4, mixed with nothing."""
+    sent = blind.sealed(blind.masked(row, keys, "run", 4, 2), len(row), 4, 2)
+    values, (mask,) = blind.opened(blind.mixed_sealed(np.array([[weight]]), sent[None])[0])
+    return values, mask
+
+
 @pytest.mark.parametrize(
-    ("change", "keys", "run"),
-    [
-        ({"round": 5}, [KEY], "run"),
-        ({"device": 1}, [KEY], "run"),
-        ({}, [KEY], "another"),
-        ({"weight": 3}, [KEY], "run"),
-    ],
+    ("change", "run"), [({"round": 5}, "run"), ({"device": 1}, "run"), ({}, "another"), ({"weight": 3}, "run")]
 )
-def test_a_row_of_another_round_device_or_run_is_refused(change, keys, run):
-    content = blind.masked(np.ones(300, np.float32), [KEY], "run", 4, 2)
-    values, (mask,) = blind.opened(blind.sealed(content, 300, 4, 2))
+def test_a_row_of_another_round_device_or_run_is_refused(change, run):
+    values, mask = mixed_alone(np.ones(1, np.float32))  # however short it is
+    assert blind.unmasked(values, [mask], [KEY], "run").tolist() == [1.0]
     with pytest.raises(ValueError, match="does not open"):
-        blind.unmasked(values, [mask._replace(**change)], keys, run)
+        blind.unmasked(values, [mask._replace(**change)], [KEY], run)
+
+
+def test_weights_that_do_not_sum_to_1_are_refused():
+    values, mask = mixed_alone(np.ones(5, np.float32), weight=2**25)
+    with pytest.raises(ValueError, match="does not open"):
+        blind.unmasked(values, [mask], [KEY], "run")
+
+
+@given(seeds, st.integers(0, 23), st.integers(1, 2**64 - 1))
+@example(0, 0, 1)
+@example(0, 3, 2**63)
+@example(0, 23, 1)
+def test_a_row_that_was_changed_is_refused_whatever_is_in_it(seed, place, change):
+    """One value or check, by as little or as much as may be: that it is refused says nothing about the row."""
+    values, mask = mixed_alone(np.random.default_rng(seed).normal(size=20).astype(np.float32))
+    values[place : place + 1] += np.uint64(change)
+    with pytest.raises(ValueError, match="does not open"):
+        blind.unmasked(values, [mask], [KEY], "run")
 
 
 def test_a_row_under_another_key_is_refused_and_keys_can_be_renewed_one_device_at_a_time():
-    content = [blind.masked(np.full(9, device), keys, "run", 4, device) for device, keys in enumerate(([KEY], [OTHER]))]
+    before, after = [KEY], [OTHER, KEY]  # a new key goes on top of the file
+    content = [blind.masked(np.full(9, device), keys, "run", 4, device) for device, keys in enumerate((before, after))]
     held = np.stack([blind.sealed(one, 9, 4, device) for device, one in enumerate(content)])
     values, masks = blind.opened(blind.mixed_sealed(blind.whole_weights(np.full((1, 2), 0.5)), held)[0])
     with pytest.raises(ValueError, match="a group key that this device does not have"):
-        blind.unmasked(values, masks, [KEY], "run")
-    np.testing.assert_array_equal(blind.unmasked(values, masks, [OTHER, KEY], "run"), np.full(9, 0.5))
+        blind.unmasked(values, masks, before, "run")
+    np.testing.assert_array_equal(blind.unmasked(values, masks, after, "run"), np.full(9, 0.5))
 
 
-@pytest.mark.parametrize("content", [b"", bytes(23), bytes(8 * 5 + blind.SALT + 1)])
+@pytest.mark.parametrize("content", [b"", bytes(23), bytes(8 * 9 + blind.SALT + 1)])
 def test_a_masked_row_of_another_length_is_refused(content):
-    with pytest.raises(ValueError, match="must be 56 bytes long"):
+    with pytest.raises(ValueError, match="must be 88 bytes long"):
         blind.sealed(content, 5, 1, 0)
 
 

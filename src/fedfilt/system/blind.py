@@ -12,11 +12,15 @@ sum is the same modulo 2^64 and in whole numbers.
 No mask for two rows: the key of a mask is drawn with a salt, and the salt from the row itself (as in RFC 5297). The
 same row gives the same masked bytes again, and another row another mask: after a kill, a lost disk, a restored backup,
 or an order that the server repeats. So a device need not remember which masks it has used, and cannot forget it.
+
+No other row: with its values a device masks four sums of them, with secret factors. They are mixed like values, so the
+device that opens a mixed row sees whether it is the mixture that it is said to be. A row of another round, run or
+device, and one that was changed, is refused, whatever is in it: so the server learns nothing by trying.
 """
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +35,7 @@ LEAP = 2.0  # length of an update, at most, as a multiple of that of the model i
 MOST = 512  # devices
 SALT = 16  # bytes: 4 that name the group key, 12 from the row
 KEY = 32  # bytes of a group key
+CHECKS = 4  # sums by which a row is checked
 NOTE = np.dtype([("device", "<u4"), ("round", "<u4"), ("weight", "<i8"), ("salt", f"V{SALT}")])
 
 
@@ -98,28 +103,36 @@ def bounded(update: Array, model: Array) -> Array:
 
 
 def masked(row: Array, keys: Sequence[bytes], run: str, round: int, device: int) -> bytes:
-    """What a device sends: a salt, and its row in fixed point under the mask of that salt. The first key is used."""
-    values, head = whole(row), f"{run}|{round}|{device}|".encode()
+    """What a device sends: a salt, and its row in fixed point and its checks under the mask of that salt.
+
+    The first key draws the mask, the last one the factors of the checks; see `read_keys`.
+    """
+    values, head = whole(row).view(np.uint64), f"{run}|{round}|{device}|".encode()
     seal = hmac.new(_derived(keys[0], b"", b"salt"), head + values.tobytes(), hashlib.sha256).digest()
     salt = key_name(keys[0]) + seal[: SALT - 4]
-    mask = _drawn(Mask(device, round, 1, salt), keys, run, len(values))
-    return salt + (values.view(np.uint64) + mask).astype("<u8").tobytes()
+    values = np.concatenate([values, _checks(values, keys, run)])
+    values += _drawn(Mask(device, round, 1, salt), keys, run, len(values))
+    return salt + values.astype("<u8").tobytes()
 
 
-def unmasked(values: Array, masks: Iterable[Mask], keys: Sequence[bytes], run: str) -> Array:
-    """The mixed row (B,) in masked values; ValueError if they are not what the masks say.
-
-    With a mask of another run, round, device or key, a value is anywhere in 2^64: at least half of them are too large.
-    """
-    values, spread = values.copy(), 0
+def unmasked(values: Array, masks: Sequence[Mask], keys: Sequence[bytes], run: str) -> Array:
+    """The mixed row (B,) in masked values; ValueError if it is not the mixture that the masks say."""
+    weights = [mask.weight for mask in masks]
+    values = values.copy()
     for mask in masks:
         values -= np.array(mask.weight, np.int64).astype(np.uint64) * _drawn(mask, keys, run, len(values))
-        spread += abs(mask.weight)
-    most = spread * int(CAP) * 2**FRACTION_BITS
-    found = values.view(np.int64)
-    if spread > SPREAD * 2**WEIGHT_BITS or found.max(initial=0) > most or found.min(initial=0) < -most:
+    row, checks = values[:-CHECKS], values[-CHECKS:]
+    found = row.view(np.int64)
+    most = sum(map(abs, weights)) * int(CAP) * 2**FRACTION_BITS
+    if (
+        sum(weights) != 2**WEIGHT_BITS
+        or most > 2**62
+        or found.max(initial=0) > most
+        or found.min(initial=0) < -most
+        or (_checks(row, keys, run) != checks).any()
+    ):
         raise ValueError("the mixed row does not open: it is of another run, round or device than it says, or changed")
-    return floats(values)
+    return floats(row)
 
 
 def key_name(key: bytes) -> bytes:
@@ -128,7 +141,10 @@ def key_name(key: bytes) -> bytes:
 
 
 def read_keys(text: str) -> list[bytes]:
-    """The group keys of a file: one a line, the first to mask with, all to open with; ValueError if there are none."""
+    """The group keys of a file: one a line, the newest first, which masks; all open; the last one, which stays, checks.
+
+    ValueError if there are none.
+    """
     try:
         keys = [bytes.fromhex(line) for line in text.splitlines() if line.strip()]
     except ValueError:
@@ -139,13 +155,23 @@ def read_keys(text: str) -> list[bytes]:
 
 
 def _drawn(mask: Mask, keys: Sequence[bytes], run: str, size: int) -> Array:
-    """(size,) uint64 of a mask: the keystream of ChaCha20 under a key that is this mask's alone."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # comes with fedfilt[flower]
-
+    """(size,) uint64 of a mask, from a key that is this mask's alone."""
     named = [key for key in keys if key_name(key) == mask.salt[:4]]
     if not named:
         raise ValueError("the row is masked with a group key that this device does not have")
-    key = _derived(named[0], mask.salt, f"{run}|{mask.round}|{mask.device}".encode())
+    return _stream(_derived(named[0], mask.salt, f"mask|{run}|{mask.round}|{mask.device}".encode()), size)
+
+
+def _checks(values: Array, keys: Sequence[bytes], run: str) -> Array:
+    """(CHECKS,) sums of values times factors that only devices know."""
+    factors = _stream(_derived(keys[-1], b"", f"check|{run}".encode()), CHECKS * len(values))
+    return mixed(factors.reshape(CHECKS, -1), values)
+
+
+def _stream(key: bytes, size: int) -> Array:
+    """(size,) uint64: the keystream of ChaCha20."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # comes with fedfilt[flower]
+
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
     return np.frombuffer(stream, "<u8").astype(np.uint64)
 
@@ -158,18 +184,18 @@ def _derived(key: bytes, salt: bytes, what: bytes) -> bytes:
 
 
 # --- what the server holds: masked values, and which masks are in them ----------------------------------------------
-# A row of (size + 4 * MOST,) uint64: values; then for every device how often its mask is in them, of which round it
-# is, and its salt as two numbers. So it is mixed, kept and saved like any row. Without a mask it is the first model.
+# A row of uint64: values and checks; then for every device how often its mask is in them, of which round it is, and its
+# salt as two numbers. So it is mixed, kept and saved like any row. Without a mask it is the first model.
 
 
 def sealed_width(size: int) -> int:
     """Numbers of a sealed row of so many values."""
-    return size + 4 * MOST
+    return size + CHECKS + 4 * MOST
 
 
 def masked_bytes(size: int) -> int:
     """Bytes of a masked row that a device sends."""
-    return SALT + 8 * size
+    return SALT + 8 * (size + CHECKS)
 
 
 def sealed(content: bytes, size: int, round: int, device: int) -> Array:
@@ -177,27 +203,25 @@ def sealed(content: bytes, size: int, round: int, device: int) -> Array:
     if len(content) != masked_bytes(size):
         raise ValueError(f"a masked row must be {masked_bytes(size)} bytes long, got {len(content)}")
     row = np.zeros(sealed_width(size), np.uint64)
-    row[:size] = np.frombuffer(content, "<u8", size, SALT)
-    notes = row[size:].reshape(4, MOST)
-    notes[:, device] = 1, round, *np.frombuffer(content, "<u8", 2)
+    row[: size + CHECKS] = np.frombuffer(content, "<u8", offset=SALT)
+    row[size + CHECKS :].reshape(4, MOST)[:, device] = 1, round, *np.frombuffer(content, "<u8", 2)
     return row
 
 
 def mixed_sealed(weights: Array, rows: Array) -> Array:
     """Sealed rows as they came from devices, mixed; a weight of 0 leaves a row, and its mask, out."""
-    size = rows.shape[1] - 4 * MOST
-    result = mixed(weights, rows)
-    result[:, size + MOST :] = mixed(weights != 0, rows[:, size + MOST :])
+    result, named = mixed(weights, rows), 3 * MOST  # rounds and salts are not summed
+    result[:, -named:] = mixed(weights != 0, rows[:, -named:])
     return result
 
 
 def opened(row: Array) -> tuple[Array, list[Mask]]:
-    """(masked values, masks in them) of a sealed row; no masks: it is the first model."""
-    size = len(row) - 4 * MOST
-    weights, rounds, *salts = row[size:].reshape(4, MOST)
+    """(masked values and checks, masks in them) of a sealed row; no masks: it is the first model."""
+    values, notes = np.split(row, [-4 * MOST])
+    weights, rounds, *salts = notes.reshape(4, MOST)
     found = np.flatnonzero(weights)
     counts, halves = weights.view(np.int64), np.stack(salts, axis=1).astype("<u8")
-    return row[:size], [Mask(int(i), int(rounds[i]), int(counts[i]), halves[i].tobytes()) for i in found]
+    return values, [Mask(int(i), int(rounds[i]), int(counts[i]), halves[i].tobytes()) for i in found]
 
 
 def masks_to_bytes(masks: Sequence[Mask]) -> bytes:

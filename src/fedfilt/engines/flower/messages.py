@@ -266,8 +266,8 @@ def _unmasked(record: ConfigRecord, size: int, open: Open | None) -> Array:
     content: bytes = _get(record, "masked", bytes)
     if open is None:
         raise BadMessage("row is masked, and this device has no group key")
-    if len(content) != 8 * size:
-        raise BadMessage(f"masked must be {size} values of 8 bytes, got {len(content)} bytes")
+    if len(content) != 8 * (size + blind.CHECKS):
+        raise BadMessage(f"masked must be {size + blind.CHECKS} values of 8 bytes, got {len(content)} bytes")
     try:
         masks = blind.masks_from_bytes(_get(record, "masks", bytes))
         return open(_get(record, "run", str), np.frombuffer(content, "<u8").astype(np.uint64), masks)

@@ -118,20 +118,19 @@ def test_the_same_round_with_another_row_is_under_another_mask(lamp):
     values = [np.frombuffer(content, "<u8", size, blind.SALT) for content in both]
     difference = (values[0] - values[1]).view(np.int64)
     assert abs(difference).min() > 2**36  # of two rows it would be small
-    row = blind.unmasked(values[0], [blind.Mask(0, 1, 1, both[0][: blind.SALT])], lamp.group, "run")
-    assert np.isfinite(row).all()
 
 
 def test_a_replayed_row_is_refused(lamp):
-    """The row of round 1, handed out as if it were of round 2; changed by a bit; or without the key's masks."""
+    """The row of round 1, handed out as if it were of round 2; changed by the least there is; under another key."""
     size = lamp.desk.trainer.layout.size
     row = blind.sealed(sent(lamp, order(lamp)), size, round=1, device=0)
     mixed = blind.mixed_sealed(np.array([[2**24]]), row[None])[0]
     assert len(sent(lamp, order(lamp, round=2, sealed=mixed))) == blind.masked_bytes(size)
-    replayed = mixed.copy()
-    replayed[size + blind.MOST] = 2
-    with pytest.raises(messages.BadMessage, match="the mixed row does not open"):
-        sent(lamp, order(lamp, round=3, sealed=replayed))
+    for place in (0, size + blind.CHECKS + blind.MOST):  # its first value, and the round of its mask
+        replayed = mixed.copy()
+        replayed[place] += 1
+        with pytest.raises(messages.BadMessage, match="the mixed row does not open"):
+            sent(lamp, order(lamp, round=3, sealed=replayed))
     other = replace(lamp, group=(bytes(32),))
     with pytest.raises(messages.BadMessage, match="a group key that this device does not have"):
         sent(other, order(lamp, round=2, sealed=mixed))
