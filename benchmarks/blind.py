@@ -31,7 +31,7 @@ from fedfilt.runs.build import Run
 from fedfilt.runs.config import load
 from fedfilt.runs.split import split
 from fedfilt.system import blind
-from processes import HERE, Proxy, device, lines, said, server, tree, until, written
+from processes import HERE, device, lines, proxies, said, server, tree, until, written
 
 RESULT = HERE.parent / "results" / "blind.json"
 PLACES = (0.1, 0.35, 0.6, 0.85)  # of a row at which a piece of it is looked for
@@ -135,11 +135,7 @@ def measure(experiment, found, needles):
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         building, port = Path(folder) / "building", free_port()
         folders = written(experiment, building, port)
-        proxies = [Proxy(port) for _ in folders]
-        for own, proxy in zip(folders, proxies, strict=True):
-            stack.callback(proxy.close)
-            text = (own / "device.toml").read_text()
-            (own / "device.toml").write_text(text.replace(str(port), str(proxy.port)))
+        between = proxies(folders, port, stack)
         rounds, every = (load(experiment).rounds, load(experiment).evaluation.every)
         edge = stack.enter_context(server(building))
         until(lambda: said(building / "server.log", "Flower run"), "the start of the edge server")
@@ -148,7 +144,7 @@ def measure(experiment, found, needles):
         marks = []
         while len(marks) < rounds:
             until(lambda: len(lines(building)) > len(marks), "a round", 600)
-            marks.append(np.array([(proxy.up, proxy.down) for proxy in proxies]))
+            marks.append(np.array([(proxy.up, proxy.down) for proxy in between]))
             if len(marks) == rounds // 2:  # while the run goes on
                 with (Path(folder) / "memory").open("wb") as file:
                     for pid, _ in tree(edge.pid):
