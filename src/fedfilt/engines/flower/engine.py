@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedfilt._types import Array, Sparsifier
 from fedfilt.data.samples import FederatedData
+from fedfilt.engines._bounded import check_dense
 from fedfilt.engines.flower import messages
 from fedfilt.engines.flower._compat import short
 from fedfilt.engines.flower.exchange import Answer, exchange
@@ -101,6 +102,8 @@ class Flower:
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Send every device its job and give its reply as it comes, be it usable or not."""
         by_device = {job.device: job for job in jobs}
+        if self._first is not None:
+            check_dense(job.plan for job in jobs)
         online = self._nodes.online() if self._begun else self._nodes.wait(by_device.keys(), self._timeout)
         self._begun = True
         self._round = jobs[0].round if jobs else self._round
