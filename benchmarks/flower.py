@@ -21,7 +21,7 @@ from common import conclude, heading
 from fedfilt.flower.deploy.supervise import free_port
 from fedfilt.system.orders import Plan, Schedule
 from fedfilt.system.wire import wire_size
-from processes import Proxy, cpu_seconds, device, lines, memory, said, server, tree, until, written
+from processes import cpu_seconds, device, lines, memory, proxies, said, server, tree, until, written
 
 DENSITIES = (1.0, 1.0, 0.1, 0.01)
 SIZE = 53_002
@@ -106,18 +106,14 @@ def measure(kind, found, idle):
         experiment = Path(folder) / "experiment.toml"
         experiment.write_text(EXPERIMENT.format(rounds=kind.rounds))
         folders = written(experiment, building, port)
-        proxies = [Proxy(port) for _ in folders]
-        for own, proxy in zip(folders, proxies, strict=True):
-            stack.callback(proxy.close)
-            text = (own / "device.toml").read_text()
-            (own / "device.toml").write_text(text.replace(str(port), str(proxy.port)))
+        between = proxies(folders, port, stack)
         edge = stack.enter_context(server(building))
         until(lambda: said(building / "server.log", "Flower run"), "the start of the edge server")
         time.sleep(3)  # the server app starts
         devices = []
         for own in folders:
             if len(devices) == len(folders) - 1 and idle:
-                idling(devices, proxies, idle, found)
+                idling(devices, between, idle, found)
             start = time.monotonic()
             devices.append(stack.enter_context(device(own, *kind.words)))
             until(lambda own=own: said(own / "device.log", kind.ready), "a device is ready", every=0.02)
@@ -126,7 +122,7 @@ def measure(kind, found, idle):
         marks = []
         while len(marks) <= kind.rounds:  # the first mark is before round 1, with the start of everything in it
             until(lambda: len(lines(building)) >= len(marks), "a round", 600)
-            marks.append([(proxy.up, proxy.down) for proxy in proxies])
+            marks.append([(proxy.up, proxy.down) for proxy in between])
         until(lambda: edge.poll() is not None, "the end of the run")
         watch.close()
         assert edge.returncode == 0

@@ -18,6 +18,10 @@ deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deplo
 Folder = Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made, or its part.")]
 Building = Annotated[Path, typer.Option(help="Folder that `fedfilt deploy write` made, on the edge server.")]
 Name = Annotated[str, typer.Argument(help="Name of the device.", show_default=False)]
+GroupKey = Annotated[
+    Path | None,
+    typer.Option(help="File group.key of another device, for privacy.blind = true.", show_default=False),
+]
 SuperNode = Annotated[bool, typer.Option("--supernode", help="Flower's SuperNode instead of one small process.")]
 
 
@@ -168,13 +172,15 @@ def deploy_add(
         str, typer.Option(help="Devices it is linked with, such as lamp,door.", show_default="all of its room")
     ] = "",
     building: Building = Path("building"),
+    group_key: GroupKey = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Let a new device in while rounds go on: a new key, a new row, the model of its neighbours to start from."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.change import add
 
-        folder = add(building, name, room, [link.strip() for link in links.split(",") if link.strip()])
+        linked = [link.strip() for link in links.split(",") if link.strip()]
+        folder = add(building, name, room, linked, group_key)
         print(f"{name} takes part from the next round on; its folder: {folder}")
         print(f"move it to the device, put its recordings into {folder / 'data'}, and there: fedfilt device {folder}")
 
@@ -190,12 +196,14 @@ def deploy_remove(name: Name, building: Building = Path("building"), trust_code:
 
 
 @deploy_app.command("replace")
-def deploy_replace(name: Name, building: Building = Path("building"), trust_code: TrustCode = False) -> None:
+def deploy_replace(
+    name: Name, building: Building = Path("building"), group_key: GroupKey = None, trust_code: TrustCode = False
+) -> None:
     """Give a lost or stolen device a new key; the old one is refused from now on."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.change import replace_device
 
-        folder = replace_device(building, name)
+        folder = replace_device(building, name, group_key)
         print(f"{name} has a new key in {folder}; move the folder to the device, and there: fedfilt device {folder}")
 
 

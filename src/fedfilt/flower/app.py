@@ -41,7 +41,10 @@ def _place(context: Context) -> Workplace:
     """Where a device works: in the folder its SuperNode was started with; in a simulation, in one made for it."""
     named, number = context.node_config.get("folder"), context.node_config.get("partition-id")
     if named is not None:
-        return Device.read(Path(str(named)).expanduser()).workplace()
+        device = Device.read(Path(str(named)).expanduser())
+        if device.group:
+            raise ValueError("a SuperNode runs code of the server: a device that hides its rows must be a resident one")
+        return device.workplace()
     if number is None:
         raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
     config = _config(context)
@@ -102,7 +105,7 @@ def _play(grid: Grid, context: Context) -> None:
         config = _config(context)
         if members is not None:
             config = members.settle(config)
-        made = Run(config)
+        made = Run(config, sealed=members is not None)
         known = () if members is None else (members.registered(), members.gone())
         nodes = Nodes(grid, made.graph.count, *known)
         with made.engine(grid=grid, nodes=nodes, begun=begun) as engine:

@@ -33,6 +33,7 @@ from fedfilt.engines.flower.device import (
     train_reply,
 )
 from fedfilt.engines.flower.messages import BadMessage, who_reply
+from fedfilt.system import blind
 from fedfilt.system.about import about
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer, model_named
@@ -47,6 +48,7 @@ LOOKS = 10  # in the time that it usually waits for an order
 PATIENCE = 10.0  # seconds before the next attempt to connect, at most
 AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
+GROUP_KEY = "group.key"  # in the folder of a device whose edge server is not to see its rows
 MARGIN = 0.05  # of its validation samples, by which a new model may be worse than the one before
 CRASHED = 2  # Flower's code for an app that failed
 
@@ -63,6 +65,7 @@ class Device:
     source: Source | None  # its own data; None: it was dealt its samples
     number: int  # its row, which it says itself where there are no keys
     secure: bool  # whether it has a key
+    group: tuple[bytes, ...] = ()  # keys that all devices have and the edge server has not, to hide rows from it
 
     @classmethod
     def read(cls, folder: Path) -> "Device":
@@ -77,7 +80,10 @@ class Device:
             own = known["data"].get("name") == "own"
             source = Source(folder, making_of(known["data"])) if own else None
             named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
-            return cls(*named, folder, desk_of(known), about(known), source, *identity)
+            group: tuple[bytes, ...] = ()
+            if known.get("privacy", {}).get("blind"):
+                group = tuple(blind.read_keys((folder / GROUP_KEY).read_text(encoding="utf-8")))
+            return cls(*named, folder, desk_of(known), about(known), source, *identity, group)
         except Untrusted:
             raise
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -95,7 +101,7 @@ class Device:
         """Where it works now: with the samples that it has, and what its owner lets it tell."""
         state = self.folder / "state"
         if self.source is None:
-            return Workplace(self.desk, lambda number: self._dealt(state), state, self.about)
+            return Workplace(self.desk, lambda number: self._dealt(state), state, self.about, group=self.group)
         held = self.source.held()
         if not len(held.train_y):
             _say_once("this device has no labelled samples: it trains nothing, and learns from its neighbours")
@@ -104,7 +110,7 @@ class Device:
         scaling = "" if held.scaling is None else held.scaling.to_json()
         holdings = Holdings(train, test, scaling=scaling, validation=validation)
         report = owner(self.folder).report
-        return Workplace(self.desk, lambda number: holdings, state, self.about, report, margin=MARGIN)
+        return Workplace(self.desk, lambda number: holdings, state, self.about, report, margin=MARGIN, group=self.group)
 
     def _dealt(self, state: Path) -> Holdings:
         try:

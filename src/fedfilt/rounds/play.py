@@ -24,7 +24,8 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
     absent = {reply.device: reply.absent for reply in replies if reply.absent}
     counted = [reply for reply in replies if not reply.late and not reply.absent]
-    watched = _watched(state, experiment, schedule, replies, Updates.stack(counted, count, size))
+    stacked = Updates.stack(counted, count, size, state.models.dtype)
+    watched = _watched(state, experiment, schedule, replies, stacked)
     updates = watched.updates
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
     trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None

@@ -31,7 +31,8 @@ class Privacy:
     units of what one clipped update can change: differential privacy, whose epsilon at `delta` is in every record.
     `epsilon` sets the noise that all rounds of the run need for it. `least_others` keeps a row back whose largest
     share of another device is more than one in so many of what it takes from others; the device goes on with its own
-    trained model. `grid` rounds rows at random to multiples of it.
+    trained model. `grid` rounds rows at random to multiples of it. With `blind` the edge server of a deployment mixes
+    rows that it cannot read (`fedfilt.system.blind`), and so can do none of the above.
 
     >>> Privacy(clip=1.0, noise=0.5).multiplier(rounds=10)
     0.5
@@ -43,6 +44,7 @@ class Privacy:
     delta: float = 1e-5
     least_others: int = 0
     grid: float = 0.0
+    blind: bool = False
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise", "epsilon", "grid"):
@@ -57,6 +59,8 @@ class Privacy:
             raise ValueError("privacy.noise is in units of privacy.clip, which must be > 0, got 0")
         if 0 < self.noise < LEAST_NOISE:
             raise ValueError(f"privacy.noise must be 0 or at least {LEAST_NOISE:g}, got {self.noise:g}")
+        if self.blind and (self.guards_rows or self.noisy):
+            raise ValueError("privacy.blind = true: a server that cannot read rows can neither clip nor change them")
 
     @property
     def noisy(self) -> bool:
@@ -87,11 +91,12 @@ class Privacy:
                 )
 
     def guard(self, guard: Guard) -> Guard:
-        """The guard, switched off with noise: what it decides depends on all updates, which no noise would hide.
+        """The guard; off with noise, as what it decides depends on all updates, which no noise would hide.
 
-        With noise, `clip` bounds what a device can do to others.
+        With noise, `clip` bounds what a device can do to others. A blind server sees nothing to guard by: its devices
+        bound their own updates.
         """
-        return replace(guard, on=False) if self.noisy else guard
+        return replace(guard, on=False) if self.noisy or self.blind else guard
 
     def script(self, script: Script | None, seed: int, rounds: int) -> Script | None:
         """Rounds played by a script, or by none, with protected rows; `seed` is that of the noise."""

@@ -78,9 +78,9 @@ class Updates(NamedTuple):
         return np.broadcast_to(shares @ (models + self.rows), models.shape).copy()
 
     @classmethod
-    def stack(cls, replies: Iterable[Reply], count: int, size: int) -> "Updates":
+    def stack(cls, replies: Iterable[Reply], count: int, size: int, kind: Any = np.float32) -> "Updates":
         """Rows ordered by device, never by arrival."""
-        updates = cls(np.zeros((count, size), np.float32), np.zeros(count))
+        updates = cls(np.zeros((count, size), kind), np.zeros(count))
         for reply in replies:
             updates.rows[reply.device] = reply.update
             updates.weights[reply.device] = reply.samples
@@ -154,7 +154,7 @@ class State(NamedTuple):
     """What the next round needs."""
 
     round: int  # rounds played
-    models: Array  # (K, B)
+    models: Array  # (K, B); sealed rows where the server cannot look, see `fedfilt.system.blind`
     residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
     accepted: Array | None = None  # (K,) last round in which each device's reply counted; 0 or None: no round
     memory: Mapping[str, Array] = MappingProxyType({})  # what the guard keeps, by name: (K, ...) of devices, () of all

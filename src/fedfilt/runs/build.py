@@ -17,15 +17,18 @@ from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
 from fedfilt.data import FederatedData
 from fedfilt.data.store import Store
+from fedfilt.engines._bounded import Bounded, check_dense
 from fedfilt.engines._simulated import Simulated
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
+from fedfilt.rounds.blind import Blind, check_rule
 from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import ByKind
 from fedfilt.rounds.timeline import Timeline, with_newcomers
 from fedfilt.rounds.types import Engine, Experiment, Rule, State, Updates
 from fedfilt.runs.config import Config
 from fedfilt.system.about import about
+from fedfilt.system.blind import MOST, masked_bytes, sealed_width
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.trainer import Trainer, model_named
@@ -37,11 +40,14 @@ class Run:
     """All that a config stands for: graph, data, model, start and engine.
 
     A graph that is learned from the devices' first updates lacks that part until `learn_graph` is called.
+    `sealed` is a run on the edge server of a deployment, which holds rows that it cannot read (`privacy.blind`).
     """
 
-    def __init__(self, config: Config, store: Store | None = None, data: FederatedData | None = None) -> None:
+    def __init__(
+        self, config: Config, store: Store | None = None, data: FederatedData | None = None, sealed: bool = False
+    ) -> None:
         config.privacy.check(config.graph.learned)
-        self.config = config
+        self.config, self.sealed = config, sealed and config.privacy.blind
         self.noise_seed: int = config.seed  # real devices know the seed: see `secret_seed`
         self.begun: Graph = config.graph.graph(config.seed)  # without devices that are new to it: see `Event`
         self.graph = with_newcomers(self.begun, config.events)
@@ -58,7 +64,9 @@ class Run:
         held = np.array([len(rows) for rows in data.train])
         if is_own(config):  # the edge server does not know how many samples a device has
             held = np.full(data.count, config.samples.train_range[1])
-        self.update_bytes: int = config.sparsifier.full_bytes(self.layout.size)
+        blind = config.privacy.blind
+        full = masked_bytes if blind else config.sparsifier.full_bytes
+        self.update_bytes: int = full(self.layout.size)
         first, rng = held[: self.begun.count], generator(config.seed, Key.DEVICES)
         self.begun_hardware: Hardware = config.devices.draw(first, self.update_bytes, rng)
         self.hardware = self.begun_hardware
@@ -68,6 +76,30 @@ class Run:
         if data.kinds is not None:
             self.aggregator = ByKind(self.aggregator, config.kinds.private(self.layout))
         self._place_devices(self.begun)
+        if blind:
+            self._check_blind()
+            self.aggregator = Blind(config.aggregator, self.sealed)
+
+    def _check_blind(self) -> None:
+        """Refuse what a server that cannot look cannot do."""
+        config = self.config
+        plans = config.scheduler(self.hardware.at(config.seed, 1), self.update_bytes).plans
+        check_dense(plan for plan in plans if plan.epochs)
+        reasons = {
+            f"needs at most {MOST} devices": self.graph.count > MOST,
+            "cannot learn a graph from the devices' updates: choose another graph": config.graph.learned,
+            'mixes all layers alike: kinds need kinds.mix = "all"': self.data.kinds and config.kinds.mix != "all",
+            "tests what devices have mixed, not what they have trained: evaluation.trained must be false": (
+                config.evaluation.trained
+            ),
+            'cannot make a first model of other models: a device must join with start = "own"': any(
+                event.join and event.start != "own" for event in config.events
+            ),
+        }
+        for words, wrong in reasons.items():
+            if wrong:
+                raise ValueError(f"privacy.blind = true {words}")
+        check_rule(config.aggregator, self.graph)
 
     @property
     def guard(self) -> Guard:
@@ -127,6 +159,8 @@ class Run:
             raise ValueError("this graph is learned from the devices' first updates: call learn_graph() first")
         config = self.config
         with nullcontext(engine) if engine is not None else self.engine() as running:
+            if config.privacy.blind and not self.sealed:
+                running = Bounded(running)
             yield Experiment(
                 self.graph,
                 self.aggregator,
@@ -150,6 +184,7 @@ class Run:
         if place.name == "flower":
             real_time = config.late if place.real_time else None
             waiting = {"timeout": place.timeout_seconds, "grace": place.grace_seconds}
+            more |= {"first": self._first} if self.sealed else {}
             more |= {**waiting, "real_time": real_time, "spread": self.hardware.error, "about": about(known(self))}
         return kind(self.data, self.model, config.training, config.seed, place.workers, config.sparsifier, **more)
 
@@ -160,6 +195,8 @@ class Run:
 
     def start(self) -> State:
         """Before round 1: every device has the same model."""
+        if self.sealed:  # nobody has sent anything yet
+            return State(0, np.zeros((self.graph.count, sealed_width(self.layout.size)), np.uint64))
         return State(0, np.tile(self._first, (self.graph.count, 1)))
 
 
@@ -187,7 +224,8 @@ def known(run: Run) -> Table:
         data = {key: value for key, value in table["data"].items() if key not in ("folders", "kinds", "public")}
     model = {"name": config.model.name, **table.get("model", {})}
     training = table.get("training", {})
-    return {"seed": config.seed, "data": data, "model": model, "training": training, "sparsifier": table["sparsifier"]}
+    found = {"seed": config.seed, "data": data, "model": model, "training": training, "sparsifier": table["sparsifier"]}
+    return found | ({"privacy": {"blind": True}} if config.privacy.blind else {})
 
 
 def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:

@@ -62,11 +62,11 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
         raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {now})")
     if _state_hash(state, metadata) != metadata.get("sha256"):
         raise BadCheckpoint(f"{path} is damaged (wrong sha256); delete it to start the run again")
-    (count, size), rows = first.models.shape, len(state.models)
+    (count, size), kind, rows = first.models.shape, first.models.dtype, len(state.models)
     for array in (state.models, state.residuals):
-        if array is not None and (array.dtype != np.float32 or array.shape != (rows, size) or rows > count):
+        if array is not None and (array.dtype != kind or array.shape != (rows, size) or rows > count):
             wanted = first.models.shape
-            raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted float32 of {wanted}")
+            raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted {kind} of {wanted}")
     if state.accepted is not None and (state.accepted.shape != (rows,) or state.accepted.dtype != np.int64):
         raise BadCheckpoint(f"{path} must say of {rows} devices what was accepted, got {state.accepted.shape}")
     for name, array in state.memory.items():

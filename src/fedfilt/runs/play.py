@@ -123,12 +123,13 @@ def _saved(run: Run, path: Path) -> State:
 def _finish(run: Run, folder: Path, state: State, played: list[Table]) -> None:
     tested = [line for line in played if "mixed" in line]
     write_atomically(folder / "devices.csv", devices_csv(run, tested[-1]["mixed"] if tested else {}).encode())
-    (folder / "models").mkdir(exist_ok=True)
-    for device, row in enumerate(state.models):
-        tensors = save_tensors(run.layout.tensors(row))
-        write_atomically(folder / "models" / f"device-{device:03d}.safetensors", tensors)
+    if not run.sealed:
+        (folder / "models").mkdir(exist_ok=True)
+        for device, row in enumerate(state.models):
+            tensors = save_tensors(run.layout.tensors(row))
+            write_atomically(folder / "models" / f"device-{device:03d}.safetensors", tensors)
     result = result_of(played)
     seconds = round(sum(line["seconds"] for line in played), 2)
     result |= {"config_hash": run.config.hash(), "seed": run.config.seed, "wall_seconds": seconds}
-    result["models_sha256"] = checkpoint.models_hash(state.models)
+    result["masked_sha256" if run.sealed else "models_sha256"] = checkpoint.models_hash(state.models)
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())

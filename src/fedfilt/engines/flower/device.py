@@ -25,8 +25,10 @@ from fedfilt.data.own import BadData, Report
 from fedfilt.data.samples import FederatedData
 from fedfilt.engines.flower import messages
 from fedfilt.engines.flower._compat import short
+from fedfilt.system import blind
 from fedfilt.system.about import differing
 from fedfilt.system.orders import Job
+from fedfilt.system.wire import unpack
 from fedfilt.training.kept import Kept, take
 from fedfilt.training.sgd import Diverged
 from fedfilt.training.work import Desk, Own, examine, work
@@ -56,18 +58,24 @@ class Workplace(NamedTuple):
     report: Report = Report()
     ahead: float = math.nan  # seconds by which its clock is ahead of the server's
     margin: float = 1.0  # by which a new model may be worse on the validation samples, as a share of them
+    group: tuple[bytes, ...] = ()  # keys of all devices and not the server, if that is not to see its rows
 
 
 def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
-    """Train as ordered, and answer with the packed update; what is not sent stays on disk."""
+    """Train as ordered, and answer with the packed update, or the masked row; what is not sent stays on disk."""
     check_about(content, here.about)
     layout = here.desk.trainer.layout
-    run, job = messages.read_train_order(content, layout.size)
+    run, job = messages.read_train_order(content, layout.size, _opener(here))
+    if here.group and job.plan.density < 1:
+        raise messages.BadMessage("density must be 1 where rows are masked: which values are sent would be seen")
     holdings, folder = here.samples(job.device), here.folder
     take_model(here, holdings, job.model, job.round - 1)
     left, lost = _settle(folder, run, job)
     start = time.perf_counter()
     done = work(job._replace(residual=left), holdings.train, here.desk)
+    if here.group:
+        row = job.model + blind.bounded(unpack(done.content, layout.size), job.model)
+        done = done._replace(content=blind.masked(row, here.group, run, job.round, job.device))
     _keep_left(folder, run, job.round, done.residual)
     seconds = time.perf_counter() - start
     samples = min(done.samples, messages.MOST) if here.report.samples or not done.samples else messages.WITHHELD
@@ -80,12 +88,19 @@ def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Take the model that the server sent, and test it."""
     check_about(content, here.about)
     layout = here.desk.trainer.layout
-    run, round, device, row = messages.read_test_order(content, layout.size)
+    run, round, device, row = messages.read_test_order(content, layout.size, _opener(here))
     holdings = here.samples(device)
     take_model(here, holdings, row, round)
     tests = holdings.local if here.report.test else None, holdings.everybody
     own, everybody = (None if samples is None else examine(row, samples, here.desk) for samples in tests)
     return messages.test_reply(run, round, device, (own, everybody), here.ahead)
+
+
+def _opener(here: Workplace) -> messages.Open | None:
+    """What takes the masks off this device's row; None if the server may see it."""
+    if not here.group:
+        return None
+    return lambda run, values, masks: blind.unmasked(values, masks, here.group, run)
 
 
 def check_about(content: RecordDict, about: str) -> None:

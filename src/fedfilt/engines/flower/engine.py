@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedfilt._types import Array, Sparsifier
 from fedfilt.data.samples import FederatedData
+from fedfilt.engines._bounded import check_dense
 from fedfilt.engines.flower import messages
 from fedfilt.engines.flower._compat import short
 from fedfilt.engines.flower.exchange import Answer, exchange
@@ -19,6 +20,7 @@ from fedfilt.engines.flower.nodes import Nodes
 from fedfilt.engines.flower.simulation import simulated_grid
 from fedfilt.rounds.types import Cost, Reply, Tests
 from fedfilt.sparsifiers.top_k import TopK
+from fedfilt.system import blind
 from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack
@@ -74,15 +76,18 @@ class Flower:
         grace: float = 0.0,
         about: str = "",
         begun: bool = False,
+        first: Array | None = None,
     ) -> None:
         """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top.
 
         `about` says which experiment it is. The first round waits for devices to come online, unless it has `begun`.
+        With the `first` model, which is public, all other rows are sealed: see `fedfilt.system.blind`.
         """
         trainer = Trainer(model, training, data.x.shape[1:])
         self.layout, self.data = trainer.layout, data
         self._classes = labels_of(trainer, data)
-        self._most_bytes = sparsifier.full_bytes(self.layout.size)
+        self._first, whole = first, sparsifier.full_bytes(self.layout.size)
+        self._most_bytes = whole if first is None else blind.masked_bytes(self.layout.size)
         self._run = hashlib.sha256(f"{data.hash}|{seed}|{training}|{self.layout.slots}".encode()).hexdigest()[:16]
         self._timeout, self._real_time, self._spread, self._grace = timeout, real_time, spread, grace
         self._round, self._begun, self._about = 0, begun, about
@@ -97,13 +102,19 @@ class Flower:
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Send every device its job and give its reply as it comes, be it usable or not."""
         by_device = {job.device: job for job in jobs}
+        if self._first is not None:
+            check_dense(job.plan for job in jobs)
         online = self._nodes.online() if self._begun else self._nodes.wait(by_device.keys(), self._timeout)
         self._begun = True
         self._round = jobs[0].round if jobs else self._round
         seconds, enough = self._limits(deadline, len(by_device))
         sent = {
             device: messages.addressed(
-                "train", online[device], messages.train_order(self._run, job, self._about), self._round, seconds + 60
+                "train",
+                online[device],
+                messages.train_order(self._run, job, self._about, self._first),
+                self._round,
+                seconds + 60,
             )
             for device, job in by_device.items()
             if device in online
@@ -129,7 +140,7 @@ class Flower:
             device: messages.addressed(
                 "test",
                 online[device],
-                messages.test_order(self._run, self._round, device, row, self._about),
+                messages.test_order(self._run, self._round, device, row, self._about, self._first),
                 self._round,
                 self._timeout + 60,
             )
@@ -152,7 +163,7 @@ class Flower:
                 self._note(device, short(f"refused: {error}"))
                 continue
             own[device], everybody[device] = found[0] or none, found[1] or none
-        if self.data.elsewhere:
+        if self.data.elsewhere and self._first is None:
             everybody = self._public_tests(models)
         return Tests.stack(None if self.data.local_test is None else own, everybody)
 
@@ -201,7 +212,7 @@ class Flower:
             allowed = range(messages.WITHHELD, messages.MOST + 1)
         try:
             trained = messages.read_train_reply(answer.content, self._run, job, allowed, self._most_bytes)
-            update = unpack(trained.content, self.layout.size)
+            update = self._unpacked(trained.content, job)
             self._note(device, "", answer.content, trained.samples)
         except ValueError as error:
             self._note(device, problem := short(f"refused: {error}"))
@@ -211,6 +222,12 @@ class Flower:
         seconds = min(trained.seconds, answer.seconds)
         cost = Cost(seconds, answer.seconds - seconds)
         return Reply(device, update, trained.samples, trained.loss, len(trained.content), cost=cost)
+
+    def _unpacked(self, content: bytes, job: Job) -> Array:
+        """The update in a reply, or the sealed row."""
+        if self._first is None:
+            return unpack(content, self.layout.size)
+        return blind.sealed(content, self.layout.size, job.round, job.device)
 
     def _note(self, device: int, problem: str, content: RecordDict | None = None, samples: int | None = None) -> None:
         """Remember what a device said last, for those who look after it."""

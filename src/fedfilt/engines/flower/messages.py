@@ -6,6 +6,7 @@ is told its own row only. A device answers with its update, and with as much els
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedfilt._types import Array
 from fedfilt._version import __version__
+from fedfilt.system import blind
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.work import Tested
 
@@ -20,6 +22,7 @@ RECORD = "fedfilt"
 FORMAT = 3  # 1 had no number and counted rounds from 0, 2 did not say about which experiment
 WITHHELD = -1  # samples of a device that does not say how many
 MOST = 1_000_000  # samples that a device with data of its own may say it has trained or was tested on
+Open = Callable[[str, Array, Sequence[blind.Mask]], Array]  # run, masked values, masks in them -> row
 TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": MessageType.QUERY}
 
 
@@ -30,7 +33,7 @@ class BadMessage(ValueError):
 class Trained(NamedTuple):
     """What a device says after training."""
 
-    content: bytes  # the packed update, see `fedfilt.system.wire`
+    content: bytes  # the packed update, see `fedfilt.system.wire`; or a masked row, see `fedfilt.system.blind`
     samples: int  # or WITHHELD
     loss: float  # NaN: without samples, or not said
     seconds: float  # it trained
@@ -44,15 +47,18 @@ class Said(NamedTuple):
     ahead: float  # seconds by which its clock is ahead of the server's, NaN if it does not know
 
 
-def train_order(run: str, job: Job, about: str = "") -> RecordDict:
-    """The order to train: the device's own row and plan, and about which experiment (`fedfilt.system.about`)."""
+def train_order(run: str, job: Job, about: str = "", first: Array | None = None) -> RecordDict:
+    """The order to train: the device's own row and plan, and about which experiment (`fedfilt.system.about`).
+
+    With the `first` model, which is public, the row is a sealed one: see `fedfilt.system.blind`.
+    """
     return _content(
         run,
         job.round,
         job.device,
         {
             "about": about,
-            "row": _bytes(job.model),
+            **_given(job.model, first),
             "accepted": job.accepted,
             "epochs": job.plan.epochs,
             "data-fraction": job.plan.data_fraction,
@@ -61,8 +67,8 @@ def train_order(run: str, job: Job, about: str = "") -> RecordDict:
     )
 
 
-def read_train_order(content: RecordDict, size: int) -> tuple[str, Job]:
-    """(run, job) of an order to train; see `train_order`."""
+def read_train_order(content: RecordDict, size: int, open: Open | None = None) -> tuple[str, Job]:
+    """(run, job) of an order to train; see `train_order`. `open` takes the masks off a row."""
     record = _record(content)
     plan = Plan(
         _number(record, "epochs", 1, 10**6),
@@ -73,7 +79,7 @@ def read_train_order(content: RecordDict, size: int) -> tuple[str, Job]:
     run, round, device = _head(record)
     if not round:
         raise BadMessage("round must be from 1, got 0")
-    return run, Job(round, device, _row(record, size), plan, accepted=accepted)
+    return run, Job(round, device, _row(record, size, open), plan, accepted=accepted)
 
 
 def train_reply(run: str, job: Job, trained: Trained, ahead: float = math.nan) -> RecordDict:
@@ -101,15 +107,22 @@ def read_train_reply(content: RecordDict, run: str, job: Job, samples: range, mo
     return Trained(update, trained_on, loss, seconds, _get(record, "lost", bool))
 
 
-def test_order(run: str, round: int, device: int, row: Array, about: str) -> RecordDict:
-    """The order to keep a model and test it on the device's own and everybody's test."""
-    return _content(run, round, device, {"about": about, "row": _bytes(row)})
+def test_order(
+    run: str,
+    round: int,
+    device: int,
+    row: Array,
+    about: str,
+    first: Array | None = None,  # noqa: PT028 (no test)
+) -> RecordDict:
+    """The order to keep a model and test it on the device's own and everybody's test; see `train_order`."""
+    return _content(run, round, device, {"about": about, **_given(row, first)})
 
 
-def read_test_order(content: RecordDict, size: int) -> tuple[str, int, int, Array]:
+def read_test_order(content: RecordDict, size: int, open: Open | None = None) -> tuple[str, int, int, Array]:
     """(run, round, device, row) of an order to test."""
     record = _record(content)
-    return *_head(record), _row(record, size)
+    return *_head(record), _row(record, size, open)
 
 
 def about_of(content: RecordDict) -> str:
@@ -182,6 +195,16 @@ def _answer(run: str, round: int, device: int, fields: dict[str, Any], ahead: fl
     return _content(run, round, device, {**fields, **Said(__version__, ahead)._asdict()})
 
 
+def _given(row: Array, first: Array | None) -> dict[str, Any]:
+    """The fields that give a device its row."""
+    if first is None:
+        return {"row": _bytes(row)}
+    values, masks = blind.opened(row)
+    if not masks:
+        return {"row": _bytes(first)}
+    return {"masked": values.astype("<u8").tobytes(), "masks": blind.masks_to_bytes(masks)}
+
+
 def _bytes(row: Array) -> bytes:
     return row.astype("<f4").tobytes()
 
@@ -227,7 +250,9 @@ def _check_head(record: ConfigRecord, run: str, round: int, device: int) -> None
             raise BadMessage(f"reply must be to {what} {wanted}, got {found}")
 
 
-def _row(record: ConfigRecord, size: int) -> Array:
+def _row(record: ConfigRecord, size: int, open: Open | None) -> Array:
+    if "masked" in record:
+        return _unmasked(record, size, open)
     content: bytes = _get(record, "row", bytes)
     if len(content) != 4 * size:
         raise BadMessage(f"row must be {size} float32 values, got {len(content)} bytes")
@@ -235,6 +260,19 @@ def _row(record: ConfigRecord, size: int) -> Array:
     if not np.isfinite(row).all():
         raise BadMessage("row must be finite, got NaN or infinity")
     return row
+
+
+def _unmasked(record: ConfigRecord, size: int, open: Open | None) -> Array:
+    content: bytes = _get(record, "masked", bytes)
+    if open is None:
+        raise BadMessage("row is masked, and this device has no group key")
+    if len(content) != 8 * (size + blind.CHECKS):
+        raise BadMessage(f"masked must be {size + blind.CHECKS} values of 8 bytes, got {len(content)} bytes")
+    try:
+        masks = blind.masks_from_bytes(_get(record, "masks", bytes))
+        return open(_get(record, "run", str), np.frombuffer(content, "<u8").astype(np.uint64), masks)
+    except ValueError as error:
+        raise BadMessage(str(error)) from None
 
 
 def _tested(record: ConfigRecord, key: str, classes: int, size: range) -> Tested:

@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedfilt._files import write_atomically
 from fedfilt.flower.deploy.address import Address
+from fedfilt.system.blind import KEY
 
 YEARS = 10
 AUTHORITY = "fedfilt building authority"
@@ -167,6 +169,15 @@ def new_key(folder: Path) -> str:
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, ssh: bool = False) -> None:
     kind = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
-    content = key.private_bytes(Encoding.PEM, kind, NoEncryption())
+    write_secret(path, key.private_bytes(Encoding.PEM, kind, NoEncryption()))
+
+
+def new_group_key() -> str:
+    """A key for all devices and not for the edge server, as the text of its file; see `fedfilt.system.blind`."""
+    return secrets.token_hex(KEY) + "\n"
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

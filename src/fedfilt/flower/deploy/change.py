@@ -19,12 +19,14 @@ from fedfilt.flower.deploy.write import check_name, experiment_of, write_device
 from fedfilt.rounds.timeline import Timeline
 from fedfilt.runs.build import Run, is_own
 from fedfilt.runs.config import Config
+from fedfilt.system.blind import read_keys
 
 
-def add(building: Path, name: str, room: str | None, links: list[str]) -> Path:
+def add(building: Path, name: str, room: str | None, links: list[str], group_key: Path | None = None) -> Path:
     """Let a new device in, or one back in that was removed, and write its folder; it starts before the next round.
 
-    Without links it is linked with the devices of its room.
+    Without links it is linked with the devices of its room. `group_key` is the file of another device, where rows are
+    hidden from the edge server.
     """
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
@@ -43,7 +45,7 @@ def add(building: Path, name: str, room: str | None, links: list[str]) -> Path:
         known[name].pop("gone", None)
         entry: Table = {"what": "join", "device": name, "links": linked}
         table.setdefault("change", []).append(entry if place is None else entry | {"room": place})
-        folder = _write_device(building, name, config, members, table)
+        folder = _write_device(building, name, config, members, table, group_key)
         _keep(server, table)
     return folder
 
@@ -60,7 +62,7 @@ def remove(building: Path, name: str) -> None:
         _keep(server, table)
 
 
-def replace_device(building: Path, name: str) -> Path:
+def replace_device(building: Path, name: str, group_key: Path | None = None) -> Path:
     """Give a device that was lost a new key, and write its folder; its old key is refused from now on."""
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
@@ -69,7 +71,7 @@ def replace_device(building: Path, name: str) -> Path:
         _device(table, name)
         if not Site.read(table).authentication:
             raise ValueError("the devices of this deployment have no keys (--no-authentication)")
-        folder = _write_device(building, name, config, members, table)
+        folder = _write_device(building, name, config, members, table, group_key)
         _keep(server, table)
     return folder
 
@@ -103,14 +105,33 @@ def _device(table: Table, name: str) -> Table:
     raise ValueError(f"no device {name} takes part; there are {names}")
 
 
-def _write_device(building: Path, name: str, config: Config, members: Members, table: Table) -> Path:
+def _write_device(
+    building: Path, name: str, config: Config, members: Members, table: Table, group_key: Path | None
+) -> Path:
     """Write the folder of a device with a new key, which is noted in the table."""
+    group = _group_key(group_key, config.privacy.blind)
     run = Run(_planned(config, members, table))
     site, row = Site.read(table), [device["name"] for device in table["device"]].index(name)
     authority = building / "server" / "certificates" / "ca.crt" if site.authentication else None
     folder = building / "devices" / name
-    table["device"][row]["public_key"] = write_device(folder, name, row, run, site, authority)
+    table["device"][row]["public_key"] = write_device(folder, name, row, run, site, authority, group)
     return folder
+
+
+def _group_key(path: Path | None, blind: bool) -> str:
+    """The group key in the file of another device, as text; "" where there is none."""
+    if not blind:
+        if path is not None:
+            raise ValueError("--group-key is for deployments with privacy.blind = true; this one has no group key")
+        return ""
+    if path is None:
+        raise ValueError(
+            "the edge server does not have the group key: take the file group.key from the folder of another device, "
+            "on a machine that is not the edge server if you can, and name it with --group-key"
+        )
+    text = path.read_text(encoding="utf-8")
+    read_keys(text)
+    return text
 
 
 def _planned(config: Config, members: Members, table: Table) -> Config:

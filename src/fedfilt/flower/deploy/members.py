@@ -102,5 +102,6 @@ def with_changes(config: Config, table: Table, rounds: list[int]) -> Config:
             events.append(Event(round, leave=device))
         else:
             links = tuple((device, rows[other]) for other in change["links"])
-            events.append(Event(round, join=device, links=links, room=change.get("room")))
+            start = "own" if config.privacy.blind else "neighbours"  # whose models a blind server cannot mix anew
+            events.append(Event(round, join=device, links=links, room=change.get("room"), start=start))
     return replace(config, events=(*config.events, *events))

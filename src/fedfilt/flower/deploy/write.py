@@ -1,7 +1,8 @@
 """All that a building needs, written into one folder: certificates, keys, the app, start commands, systemd units.
 
     server/    deployment.toml, app/, flower/config.toml, certificates/, start.sh, fedfilt-server.service
-    devices/   NAME/device.toml, key, key.pub, ca.crt, start.sh, fedfilt-NAME.service, state/ or own.toml and data/
+    devices/   NAME/device.toml, key, key.pub, ca.crt, start.sh, fedfilt-NAME.service, state/ or own.toml and data/,
+               and group.key if the edge server is not to see rows (privacy.blind)
 
 `server` belongs on the edge server and each folder of `devices` on its device; no private key is in two of them.
 """
@@ -23,9 +24,10 @@ from fedfilt._types import Table
 from fedfilt.data.own import SETTINGS
 from fedfilt.engines.flower.device import kept_samples
 from fedfilt.flower.deploy.address import Address, Site, check_open
-from fedfilt.flower.deploy.certificates import certificates, new_key
+from fedfilt.flower.deploy.certificates import certificates, new_group_key, new_key, write_secret
 from fedfilt.flower.deploy.pace import pace
 from fedfilt.flower.deploy.supervise import experiment_table
+from fedfilt.flower.device import GROUP_KEY
 from fedfilt.runs.build import Run, is_own, known
 from fedfilt.runs.config import Config, from_table
 
@@ -72,8 +74,10 @@ def write(
     try:
         public = _write_server(made / "server", run, site)
         authority = made / "server" / "certificates" / "ca.crt" if authentication else None
+        group = new_group_key() if run.config.privacy.blind else ""
         keys = [
-            write_device(made / "devices" / name, name, row, run, site, authority) for row, name in enumerate(names)
+            write_device(made / "devices" / name, name, row, run, site, authority, group)
+            for row, name in enumerate(names)
         ]
         for name, home in zip(names, homes, strict=False):
             _copy_data(home, made / "devices" / name)
@@ -112,9 +116,17 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
     return str(site.place / "server" / f"public{public.suffix}")
 
 
-def write_device(folder: Path, name: str, row: int, run: Run, site: Site, authority: Path | None) -> str:
-    """Write the folder of a device, and give its public key; what its owner put there before stays."""
+def write_device(
+    folder: Path, name: str, row: int, run: Run, site: Site, authority: Path | None, group: str = ""
+) -> str:
+    """Write the folder of a device, and give its public key; what its owner put there before stays.
+
+    `group` is the group key, as text, where the edge server is not to see rows.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if group:
+        (folder / GROUP_KEY).unlink(missing_ok=True)
+        write_secret(folder / GROUP_KEY, group.encode())
     public = ""
     if authority is not None:
         shutil.copyfile(authority, folder / "ca.crt")

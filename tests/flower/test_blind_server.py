@@ -1,0 +1,267 @@
+"""A deployment whose edge server cannot look: where the group key is, and that nothing but the key opens a row."""
+
+import json
+import os
+import shutil
+import signal
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+pytest.importorskip("flwr")
+
+from deployments import Devices, below, deployed, expected, metrics, own_experiment, record, written
+from fedfilt.engines.flower import device, messages
+from fedfilt.engines.flower.simulation import running_grid
+from fedfilt.engines.local import Local
+from fedfilt.flower.device import Device
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table, load
+from fedfilt.runs.lines import read_lines
+from fedfilt.runs.play import play_in_folder
+from fedfilt.system import blind
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.work import Desk
+from helpers import ROOM, SLOW, call, contents, until
+
+CHANGES = {"scheduler": {"name": "everything", "epochs": 2}, "privacy": {"blind": True}}
+
+
+GROUP = (bytes(range(32)),)
+
+
+def hidden(folder, **changes):
+    return own_experiment(folder, **(CHANGES | changes))
+
+
+# --- the group key --------------------------------------------------------------------------------------------------
+
+
+def test_only_devices_have_the_group_key_and_only_their_owners_can_read_it(tmp_path):
+    building = written(tmp_path, experiment=hidden(tmp_path / "homes"))
+    files = sorted(building.rglob("group.key"))
+    assert [path.parent.name for path in files] == [f"device-{n:03d}" for n in range(4)]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    (key,) = {path.read_text() for path in files}
+    (secret,) = blind.read_keys(key)
+    assert all(key.strip().encode() not in content for content in contents(building / "server").values())
+    assert all(secret not in content for content in contents(building / "server").values())
+    other = written(tmp_path / "again", experiment=hidden(tmp_path / "homes"))
+    assert (other / "devices" / "device-000" / "group.key").read_text() != key
+
+
+def test_an_open_deployment_has_none(tmp_path):
+    assert not list(written(tmp_path, experiment=own_experiment(tmp_path / "homes")).rglob("group.key"))
+
+
+def test_a_device_without_its_group_key_does_not_start(tmp_path):
+    building = written(tmp_path, experiment=hidden(tmp_path / "homes"))
+    folder = building / "devices" / "device-000"
+    (folder / "group.key").write_text("lost")
+    with pytest.raises(ValueError, match="group key must be 64 hexadecimal digits"):
+        Device.read(folder)
+    (folder / "group.key").unlink()
+    with pytest.raises(ValueError, match=r"group\.key"):
+        Device.read(folder)
+
+
+def test_a_new_device_needs_the_group_key_of_another(tmp_path):
+    building = written(tmp_path, experiment=hidden(tmp_path / "homes"))
+    words = "deploy", "add", "lamp", "--links", "device-000", "--building", building
+    assert "take the file group.key from the folder of another device" in " ".join(call(*words).stderr.split())
+    assert not (building / "devices" / "lamp").exists()
+    key = building / "devices" / "device-001" / "group.key"
+    for more in (words, ("deploy", "replace", "device-002", "--building", building)):
+        done = call(*more, "--group-key", key)
+        assert done.returncode == 0, done.stderr
+    for name in ("lamp", "device-002"):
+        assert (building / "devices" / name / "group.key").read_text() == key.read_text()
+    plain = written(tmp_path / "plain", experiment=own_experiment(tmp_path / "homes"))
+    done = call("deploy", "replace", "device-002", "--building", plain, "--group-key", key)
+    assert "this one has no group key" in " ".join(done.stderr.split())
+
+
+# --- a device -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lamp(tmp_path):
+    """A device of a blind deployment."""
+    return Device.read(written(tmp_path, experiment=hidden(tmp_path / "homes")) / "devices" / "device-000")
+
+
+def order(lamp, row=None, round=1, plan=None, sealed=None):
+    size = lamp.desk.trainer.layout.size
+    first = np.zeros(size, np.float32) if row is None else row
+    sealed = np.zeros(blind.sealed_width(size), np.uint64) if sealed is None else sealed
+    return messages.train_order("run", Job(round, 0, sealed, plan or Plan(1)), lamp.about, first)
+
+
+def sent(lamp, content):
+    return device.train_reply(content, lamp.workplace()).config_records[messages.RECORD]["update"]
+
+
+def test_a_device_that_was_killed_or_has_lost_its_disk_sends_the_same_bytes_for_the_same_row(lamp):
+    first = sent(lamp, order(lamp))
+    shutil.rmtree(lamp.folder / "state")
+    assert sent(Device.read(lamp.folder), order(lamp)) == first
+
+
+def test_the_same_round_with_another_row_is_under_another_mask(lamp):
+    """A server that asks twice, once after changing the model: what it gets twice has no mask in common."""
+    size = lamp.desk.trainer.layout.size
+    both = [sent(lamp, order(lamp, np.full(size, value, np.float32))) for value in (0.0, 0.25)]
+    values = [np.frombuffer(content, "<u8", size, blind.SALT) for content in both]
+    difference = (values[0] - values[1]).view(np.int64)
+    assert abs(difference).min() > 2**36  # of two rows it would be small
+
+
+def test_a_replayed_row_is_refused(lamp):
+    """The row of round 1, handed out as if it were of round 2; changed by the least there is; under another key."""
+    size = lamp.desk.trainer.layout.size
+    row = blind.sealed(sent(lamp, order(lamp)), size, round=1, device=0)
+    mixed = blind.mixed_sealed(np.array([[2**24]]), row[None])[0]
+    assert len(sent(lamp, order(lamp, round=2, sealed=mixed))) == blind.masked_bytes(size)
+    for place in (0, size + blind.CHECKS + blind.MOST):  # its first value, and the round of its mask
+        replayed = mixed.copy()
+        replayed[place] += 1
+        with pytest.raises(messages.BadMessage, match="the mixed row does not open"):
+            sent(lamp, order(lamp, round=3, sealed=replayed))
+    other = replace(lamp, group=(bytes(32),))
+    with pytest.raises(messages.BadMessage, match="a group key that this device does not have"):
+        sent(other, order(lamp, round=2, sealed=mixed))
+    with pytest.raises(messages.BadMessage, match="this device has no group key"):
+        sent(replace(lamp, group=()), order(lamp, round=2, sealed=mixed))
+
+
+def test_some_values_only_are_never_sent(lamp):
+    with pytest.raises(messages.BadMessage, match="density must be 1"):
+        sent(lamp, order(lamp, plan=Plan(1, 1.0, 0.5)))
+
+
+# --- a server that cannot look --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def played(tmp_path):
+    """Plays a small experiment on simulated devices that have a group key, up to a round; gives its folder."""
+    table = ROOM | {"scheduler": "everything", "evaluation": {"every": 2}, "privacy": {"blind": True}}
+    config = from_table(table | {"engine": {"name": "flower", "workers": 1}, "checkpoint": {"every": 1}})
+
+    def play_up_to(last, folder):
+        run = Run(config, sealed=True)
+        desk = Desk(run.trainer, config.sparsifier, config.seed, run.data.classes)
+
+        def place(context):
+            here = tmp_path / f"device-{context.node_config['partition-id']}"
+            return device.Workplace(desk, lambda number: device.dealt(run.data, number), here, group=GROUP)
+
+        with (
+            running_grid(lambda: device.client_app(place), run.graph.count) as grid,
+            run.engine(grid=grid) as engine,
+        ):
+            for line in play_in_folder(run, tmp_path / folder, True, engine):
+                if line["round"] == last:
+                    break
+        return tmp_path / folder, opened(tmp_path / folder, run, GROUP)
+
+    local = Run(config)
+    with Local(local.data, local.model, config.training, config.seed, 1) as engine:
+        for _ in play_in_folder(local, tmp_path / "local", engine=engine):
+            pass
+    return play_up_to
+
+
+def opened(folder, run, keys):
+    """The rows in a checkpoint of a server that cannot look, for those who have the key."""
+    with safe_open(folder / "checkpoint" / "state.safetensors", "np") as file:
+        sealed = file.get_tensor("models")
+    name = run.engine(grid=object(), nodes=object())._run
+    return np.stack([blind.unmasked(*blind.opened(row), keys, name) for row in sealed])
+
+
+@pytest.mark.slow(10)
+def test_a_run_ends_without_models_and_goes_on_after_a_stop_with_the_same_bits(played, tmp_path):
+    whole, rows = played(None, "whole")
+    models = load_file(tmp_path / "local" / "checkpoint" / "state.safetensors")["models"]
+    np.testing.assert_array_equal(rows, models)
+    for line, other in zip(read_lines(whole), read_lines(tmp_path / "local"), strict=True):
+        assert {**line, "seconds": 0} == {**other, "seconds": 0}  # tests and bytes too
+    result = json.loads((whole / "result.json").read_text())
+    assert "models_sha256" not in result
+    assert not (whole / "models").exists()
+    played(1, "stopped")
+    stopped, _ = played(None, "stopped")
+    assert json.loads((stopped / "result.json").read_text())["masked_sha256"] == result["masked_sha256"]
+    pieces = needles(rows)
+    assert pieces
+    assert not [piece for piece in pieces for content in contents(whole).values() if piece in content]
+    assert [piece for piece in pieces for content in contents(tmp_path / "local").values() if piece in content]
+    done = call("report", whole)
+    assert done.returncode == 0, done.stderr
+
+
+# --- a deployment ---------------------------------------------------------------------------------------------------
+
+
+def needles(rows):
+    """Pieces of rows, as float32 and in fixed point before and after mixing, that must be nowhere on the server."""
+    found = set()
+    for row in rows:
+        for start in range(0, len(row) - 8, max(8, len(row) // 8)):
+            piece = row[start : start + 8]
+            if np.count_nonzero(piece) == 8:
+                whole = blind.whole(piece)
+                found |= {piece.tobytes(), whole.tobytes(), (whole << blind.WEIGHT_BITS).tobytes()}
+    return found
+
+
+@pytest.mark.slow(110)
+def test_the_server_has_no_row_and_devices_come_to_the_bits_of_the_local_engine(tmp_path, kept):
+    """With kill -9 of the server app and of a device, which is absent for a while, and a device that joins later."""
+    building, server = deployed(tmp_path, kept, experiment=hidden(tmp_path / "homes", rounds=100_000))
+    devices = Devices(building, kept).start_all()
+    until(lambda: len(metrics(building)) > 1, "two rounds")
+    os.kill(below(server.pid, "flwr-serverapp")[0], signal.SIGKILL)
+    devices.kill("device-003")
+    devices.start("device-003")
+    until(lambda: any("3" in line.get("absent", {}) for line in metrics(building)), "a round without device 3")
+    until(lambda: "3" not in metrics(building)[-1].get("absent", {}), "a round with it again")
+    key = building / "devices" / "device-001" / "group.key"
+    done = call("deploy", "add", "lamp", "--links", "device-000", "--building", building, "--group-key", key)
+    assert done.returncode == 0, done.stderr
+    record(building / "devices" / "lamp", seed=4)
+    devices.start("lamp")
+    until(lambda: len(metrics(building)[-1]["time"]["devices"]["samples"]) == 5, "the lamp is on the graph")
+    until(lambda: metrics(building)[-1]["time"]["devices"]["samples"][4] > 0, "it takes part")
+    all_there = until(lambda: not (line := metrics(building)[-1]).get("absent") and line["round"], "all take part")
+    until(lambda: len(metrics(building)) > all_there, "the checkpoint of that round")
+    server.terminate()
+    assert server.wait(SLOW) == 0
+
+    run = building / "server" / "run"
+    with safe_open(run / "checkpoint" / "state.safetensors", "np") as file:
+        played = int(file.metadata()["round"])
+    config = load(run / "config.toml")
+    keys = blind.read_keys(key.read_text())
+    rows = opened(run, Run(replace(config, data=replace(config.data, folders="")), sealed=True), keys)
+    np.testing.assert_array_equal(rows, expected(building, played))
+
+    own = [load_file(path) for path in sorted(building.glob("devices/*/state/model.safetensors"))]
+    mine = [np.concatenate([tensor.ravel() for tensor in tensors.values()]) for tensors in own]
+    wanted = needles([*rows, *mine])
+    assert len(wanted) > 50
+    assert any(needle in content for needle in wanted for content in contents(building / "devices").values())
+    for path, content in contents(building / "server").items():
+        assert not [needle for needle in wanted if needle in content], path
+        assert keys[0] not in content
+        assert keys[0].hex().encode() not in content
+    assert not (run / "models").exists()
+    tested = [line["mixed"] for line in metrics(building)]
+    assert all("global" not in test for test in tested)
+    assert tested[-1]["local"]["mean"] > 0.5  # what devices say about their own tests
+    assert tomllib.loads((building / "devices" / "lamp" / "device.toml").read_text())["experiment"]["privacy"]["blind"]
