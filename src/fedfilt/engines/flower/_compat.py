@@ -340,9 +340,15 @@ def run_supernode() -> None:
     internals("supernode").flower_supernode()
 
 
-def run_superlink(*in_front: Any) -> None:
-    """Flower's SuperLink, with the options of the command line and middleware in front of all it serves."""
+def run_superlink(serve: Callable[[Any, dict[str, Any]], None], *in_front: Any) -> None:
+    """Flower's SuperLink, with the options of the command line and middleware in front of all it serves.
+
+    `serve` takes the place of `uvicorn.run`, which Flower calls with its app and options.
+    """
+    import uvicorn
+
     flower = internals("superlink")
+    uvicorn.run = lambda app, **options: serve(app, options)
     given = flower.extensions.get_middleware
     flower.extensions.get_middleware = lambda: (*in_front, *given())
     flower.flower_superlink()
