@@ -31,9 +31,12 @@ home_app = typer.Typer(
 def home_run(folder: Home = Path("building/server")) -> None:
     """Be the edge server of a home: gather decisions, let rooms vote, pass on corrections."""
     with _errors():
+        from functools import partial
+
+        from fedfilt.flower.deploy.renewal import daily, renew_due
         from fedfilt.flower.home import keep_home
 
-        keep_home(folder)
+        keep_home(folder, daily(partial(renew_due, folder)))
 
 
 @home_app.command("write")
@@ -64,12 +67,18 @@ def home_update(
     room: Annotated[
         list[str] | None, typer.Option(help="New room of a device, such as watch=kitchen.", show_default="as before")
     ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Renew all certificates, not only those that end within 60 days.")
+    ] = False,
 ) -> None:
-    """Let devices speak that `deploy add` has let in since, no longer those that were removed; move them to rooms."""
+    """Let devices speak that `deploy add` has let in since, no longer those that were removed; move them to rooms.
+
+    Certificates that end soon are renewed; those of devices have to be copied to them.
+    """
     with _errors():
         from fedfilt.flower.deploy.home import update_home
 
-        done = update_home(building, _rooms(room))
+        done = update_home(building, _rooms(room), renew)
         print("\n".join(f"{name} {what}" for name, what in done.items()) or "nothing has changed")
 
 

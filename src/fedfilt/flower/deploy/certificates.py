@@ -20,7 +20,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedfilt._files import write_atomically
 from fedfilt.flower.deploy.address import Address
 
-YEARS = 10
+DAYS = 365  # that a certificate lasts
+AUTHORITY_DAYS = 3650  # likewise; devices trust it, so it should rarely change
 AUTHORITY = "fedfilt building authority"
 
 
@@ -30,7 +31,7 @@ def certificates(folder: Path, where: Address) -> bytes:
     key = ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     authority = (
-        _begun(AUTHORITY, key)
+        _begun(AUTHORITY, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(identifier, critical=False)
@@ -77,7 +78,7 @@ def _sign(
     key = ec.generate_private_key(ec.SECP384R1())
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     builder = (
-        _begun(name, key)
+        _begun(name, key, DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -92,13 +93,19 @@ def _sign(
     write_atomically(public, _pem(builder.sign(authority_key, hashes.SHA384())))  # type: ignore[arg-type]
 
 
+def days_left(path: Path, now: datetime.datetime | None = None) -> float:
+    """Days until a certificate ends, counted from now or another time."""
+    end = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    return (end - (now or datetime.datetime.now(datetime.UTC))) / datetime.timedelta(days=1)
+
+
 def _called(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _begun(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _begun(subject: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
     begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)  # clocks of devices may be behind
-    end = begin + datetime.timedelta(days=365 * YEARS)
+    end = begin + datetime.timedelta(days=days + 1)
     builder = x509.CertificateBuilder().subject_name(_called(subject)).issuer_name(_called(AUTHORITY))
     builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
     return builder.not_valid_before(begin).not_valid_after(end)

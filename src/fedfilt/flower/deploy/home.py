@@ -10,21 +10,24 @@ what is said to it.
 """
 
 import getpass
+import math
 import os
 import shlex
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
 
 from fedfilt._files import write_atomically
 from fedfilt.flower.deploy.address import Address, Site, address
-from fedfilt.flower.deploy.certificates import client, renew_server
+from fedfilt.flower.deploy.certificates import client, days_left, renew_server
 from fedfilt.flower.deploy.members import Members
+from fedfilt.flower.deploy.renewal import CARRIED, device_days, keep_copy, renew_all, renew_device
 from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.units import unit
 from fedfilt.flower.deploy.write import experiment_of, start_files
 from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
 from fedfilt.home.rooms import UNKNOWN
@@ -51,6 +54,7 @@ persistence true
 persistence_location {place}/data/
 autosave_interval 60
 persistent_client_expiration 7d
+pid_file {place}/data/mosquitto.pid
 max_queued_messages 1000
 max_packet_size 65536
 max_connections 1000
@@ -114,16 +118,18 @@ def write_home(building: Path, home: str, where: Address | None = None, rooms: M
         client(server / "certificates", made / "assistant", ASSISTANT)
         for name, room in found.items():
             _write_device(made / "devices" / name, server / "certificates", home, where, room)
+            keep_copy(made / "server", made / "devices" / name / "mqtt", name)
         _move(made, building)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[str, str]:
+def update_home(building: Path, rooms: Mapping[str, str] | None = None, renew: bool = False) -> dict[str, str]:
     """Bring the home in line with its deployment, all of it or nothing; what was done, by device.
 
     Devices that were added since get keys and a room, those that were removed may speak no more, and `rooms` may move
-    others. An edge server that is running takes it up by itself, a device when it starts again.
+    others. An edge server that is running takes it up by itself, a device when it starts again. Certificates that end
+    soon are renewed, with `renew` all of them.
     """
     server = checked(building / "server", "home.toml")
     table, given = settings(server), rooms or {}
@@ -139,6 +145,7 @@ def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[
     try:
         for name in added:
             _write_device(made / "devices" / name, server / "certificates", table["home"], where, found[name])
+            keep_copy(server, made / "devices" / name / "mqtt", name)
         for name in moved:
             if not (building / "devices" / name / "home.toml").exists():
                 raise ValueError(f"the folder of {name} is not here: change the room in its own home.toml")
@@ -153,7 +160,24 @@ def update_home(building: Path, rooms: Mapping[str, str] | None = None) -> dict[
     said = {name: f"may speak in {found[name]}" for name in added} | {
         name: f"is in {found[name]} now" for name in moved
     }
-    return said | {name: "may speak no more" for name in before if name not in found}
+    said |= {name: "may speak no more" for name in before if name not in found}
+    for whose, what in _renewed(building, [name for name in found if name not in added], renew).items():
+        said[whose] = f"{said[whose]}, and {what}" if whose in said else what
+    return said
+
+
+def _renewed(building: Path, devices: Sequence[str], everything: bool) -> dict[str, str]:
+    """Renew certificates that end soon, or everything; what was done, by whose they are."""
+    within_days = math.inf if everything else CARRIED
+    done = dict.fromkeys(renew_all(building / "server", within_days), "has a new certificate")
+    assistant = building / "assistant"
+    if (assistant / "client.crt").exists() and days_left(assistant / "client.crt") < within_days:
+        client(building / "server" / "certificates", assistant, ASSISTANT)
+        done["Home Assistant"] = f"has a new certificate; give it the files in {assistant}"
+    for name in devices:
+        if everything or device_days(building, name) < CARRIED:
+            done[name] = f"has a new certificate; copy {renew_device(building, name)} into its folder on the device"
+    return done
 
 
 def _check_names(home: str, rooms: Mapping[str, str]) -> None:
@@ -190,7 +214,8 @@ def _write_server(
     }
     (made / "home.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
     command = f"{site.program} home run"
-    start_files(made, "fedfilt-home", command, site.place / "server", "the rooms of fedfilt", "start-home.sh")
+    what, broker = "the rooms of fedfilt", site.place / "broker"  # whose certificate it renews
+    start_files(made, "fedfilt-home", command, site.place / "server", what, "start-home.sh", broker)
 
 
 def _write_broker(made: Path, authority: Path, home: str, where: Address, place: Path) -> None:
@@ -208,11 +233,8 @@ def _write_broker(made: Path, authority: Path, home: str, where: Address, place:
     command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
     (made / "start.sh").write_text(f"#!/bin/sh\n# Starts the broker of the home.\nexec {command}\n")
     (made / "start.sh").chmod(0o755)
-    (made / "fedfilt-broker.service").write_text(
-        "[Unit]\nDescription=the broker of a home\nAfter=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nExecStart={command}\nUser={getpass.getuser()}\nRestart=on-failure\nRestartSec=5\n"
-        "NoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
-    )
+    made_unit = unit("the broker of a home", command, place, reload="HUP")
+    (made / "fedfilt-broker.service").write_text(made_unit)
 
 
 def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[str, str]:
