@@ -17,23 +17,7 @@ from deployments import DEALT, Devices, deployed, metrics, site
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.gate import EACH
 from fedfilt.runs.config import from_table
-from helpers import SLOW, until
-
-SILENT = """
-import sys
-from flwr.app import ConfigRecord, Message, RecordDict
-from fedfilt.engines.flower import _compat
-from fedfilt.flower import device
-ask = _compat.Fleet._ask
-
-def announce(self, call, request):
-    return None if type(request).__name__ == "PushObjectRequest" else ask(self, call, request)
-
-_compat.Fleet._ask = announce
-device.answer = lambda self, order, ahead: Message(RecordDict({"none": ConfigRecord({"a": 1})}), reply_to=order)
-from fedfilt.cli import app
-app(["device", sys.argv[1]])
-"""
+from helpers import ROOT, SLOW, until
 
 
 @pytest.mark.slow(20)
@@ -46,8 +30,8 @@ def test_a_device_that_announces_its_reply_and_sends_nothing_holds_nobody_up(tmp
     }
     building, server = deployed(tmp_path, kept, experiment=from_table(tomllib.loads(DEALT) | changes).toml())
     devices, log = Devices(building, kept), tmp_path / "silent.log"
-    kept.start([sys.executable, "-c", SILENT, building / "devices" / "device-003"], log)
-    until(lambda: "is connected to" in log.read_text(), "the silent device is there")
+    kept.start([sys.executable, ROOT / "benchmarks" / "silent_device.py", building / "devices" / "device-003"], log)
+    until(lambda: "connected" in log.read_text(), "the silent device is there")
     for name in ("device-000", "device-001", "device-002"):
         devices.start(name)
     until(lambda: server.poll() is not None, "the end of the run")

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import pwd
 import re
 import shutil
 import socket
@@ -131,6 +133,17 @@ def test_a_broker_and_its_clients_take_up_new_certificates_without_a_restart(tmp
         assert watch.wait(WAIT)
     finally:
         watch.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("words", [["deploy", "renew", "--building"], ["home", "update"]])
+def test_root_does_not_write_to_the_folder_of_another_user(building, words):
+    before = serials(building)
+    os.chown(building / "server", pwd.getpwnam("nobody").pw_uid, -1)
+    done = call(*words, building)
+    assert done.returncode == 1
+    assert "belongs to nobody: do this as that user, with sudo -u nobody" in " ".join(done.stderr.split())
+    assert serials(building) == before
 
 
 ANALYZE = shutil.which("systemd-analyze")

@@ -14,7 +14,7 @@ from fedfilt.flower.deploy.address import Site
 from fedfilt.flower.deploy.control import control, register
 from fedfilt.flower.deploy.members import Members, with_changes
 from fedfilt.flower.deploy.renewal import renew_all
-from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.supervise import check_owner, checked
 from fedfilt.flower.deploy.write import check_name, experiment_of, write_device
 from fedfilt.rounds.timeline import Timeline
 from fedfilt.runs.build import Run, is_own
@@ -85,7 +85,8 @@ def renew(building: Path) -> list[str]:
 
 @contextmanager
 def _alone(server: Path) -> Iterator[None]:
-    """One change at a time."""
+    """One change at a time, by the owner of the folder."""
+    check_owner(server)
     try:
         with locked(server / "flower"):
             yield

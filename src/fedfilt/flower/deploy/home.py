@@ -26,7 +26,7 @@ from fedfilt.flower.deploy.address import Address, Site, address
 from fedfilt.flower.deploy.certificates import client, days_left, renew_server
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.renewal import CARRIED, device_days, keep_copy, renew_all, renew_device
-from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.supervise import check_owner, checked
 from fedfilt.flower.deploy.units import unit
 from fedfilt.flower.deploy.write import experiment_of, start_files
 from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
@@ -57,7 +57,7 @@ persistent_client_expiration 7d
 pid_file {place}/data/mosquitto.pid
 max_queued_messages 1000
 max_packet_size 65536
-max_connections 1000
+max_connections 10000
 log_dest stdout
 log_type error
 log_type warning
@@ -132,6 +132,7 @@ def update_home(building: Path, rooms: Mapping[str, str] | None = None, renew: b
     soon are renewed, with `renew` all of them.
     """
     server = checked(building / "server", "home.toml")
+    check_owner(server)
     table, given = settings(server), rooms or {}
     before, where = dict(table["devices"]), address(table["broker"])
     found = {
@@ -231,7 +232,9 @@ def _write_broker(made: Path, authority: Path, home: str, where: Address, place:
     (made / "acl").chmod(0o600)
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or "mosquitto"
     command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
-    (made / "start.sh").write_text(f"#!/bin/sh\n# Starts the broker of the home.\nexec {command}\n")
+    (made / "start.sh").write_text(
+        f'#!/bin/sh\n# Starts the broker of the home.\nulimit -n "$(ulimit -Hn)"\nexec {command}\n'
+    )
     (made / "start.sh").chmod(0o755)
     made_unit = unit("the broker of a home", command, place, reload="HUP")
     (made / "fedfilt-broker.service").write_text(made_unit)
