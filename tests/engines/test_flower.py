@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,14 @@ from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
-from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run as FlowerRun
 from flwr.superlink.grid import http_grid
 
 import fedfilt
 from fedfilt._files import Busy, in_use, locked
-from fedfilt.engines.flower import messages
-from fedfilt.engines.flower._compat import guard_replies
+from fedfilt.engines.flower import _compat, messages
+from fedfilt.engines.flower._compat import INBOX, UPLOAD, guard_replies, hurry
 from fedfilt.engines.flower.engine import Flower
 from fedfilt.engines.flower.exchange import exchange
 from fedfilt.engines.flower.simulation import running_grid, simulated_grid
@@ -404,26 +404,46 @@ def reply_objects(part, change=lambda content: content):
 
 
 class Link:
-    """The SuperLink as the HTTP grid sees it: some replies, each with its objects."""
+    """The SuperLink as the HTTP grid sees it: some replies, each with its objects, announced once."""
 
     def __init__(self, replies):
-        self._replies = replies
+        self.replies, self.pulls, self._announced = replies, [], set()
 
     def PullMessages(self, request):
-        heads = []
-        for number, (tree, _) in enumerate(self._replies):
-            head = ProtoMessage()
-            head.metadata.message_id, head.metadata.reply_to_message_id = tree.object_id, f"asked {number}"
-            heads.append(head)
-        return PullAppMessagesResponse(messages_list=heads, message_object_trees=[tree for tree, _ in self._replies])
+        heads, trees = [], []
+        for number, (tree, _) in enumerate(self.replies):
+            if (asked := f"asked {number}") in set(request.message_ids) - self._announced:
+                self._announced.add(asked)
+                head = ProtoMessage()
+                head.metadata.message_id, head.metadata.reply_to_message_id = tree.object_id, asked
+                heads.append(head)
+                trees.append(tree)
+        return PullAppMessagesResponse(messages_list=heads, message_object_trees=trees)
 
     def PullObject(self, request):
-        contents = {name: content for _, found in self._replies for name, content in found.items()}
-        found = contents[request.object_id]
-        return PullObjectResponse(object_found=True, object_available=True, object_content=found)
+        contents = {name: content for _, found in self.replies for name, content in found.items()}
+        self.pulls.append(request.object_id)
+        found = contents.get(request.object_id)
+        return PullObjectResponse(object_found=True, object_available=found is not None, object_content=found or b"")
 
     def ConfirmMessageReceived(self, request):
         pass
+
+
+PLAIN = http_grid.HttpGrid.pull_messages  # of Flower itself
+
+
+@pytest.fixture
+def http(monkeypatch):
+    """Flower's HTTP grid on a link of ours."""
+    monkeypatch.setattr(http_grid.HttpGrid, "pull_messages", PLAIN)  # an app may have run before
+
+    def made(*replies) -> Any:
+        grid: Any = http_grid.HttpGrid(token="any")
+        grid._run, grid._client = FlowerRun.create_empty(1), Link(list(replies))
+        return grid
+
+    return made
 
 
 UNREADABLE = {
@@ -435,18 +455,74 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_reply_that_cannot_be_read_does_not_take_others_along(grid, monkeypatch, caplog, name):
-    monkeypatch.setattr(http_grid, "pull_objects", inflatable_utils.pull_objects)  # an app may have run before
-    link: Any = http_grid.HttpGrid(token="any")
-    link._run, link._client = FlowerRun.create_empty(1), Link([reply_objects(1, UNREADABLE[name]), reply_objects(2)])
+def test_a_reply_that_cannot_be_read_does_not_take_others_along(http, caplog, name):
+    replies = reply_objects(1, UNREADABLE[name]), reply_objects(2)
     with pytest.raises(Exception):  # noqa: B017, PT011 (this is how Flower's own would end the run)
-        link.pull_messages(["asked 0", "asked 1"])
+        http(*replies).pull_messages(["asked 0", "asked 1"])
     guard_replies()
-    bad, good = link.pull_messages(["asked 0", "asked 1"])
+    bad, good = http(*replies).pull_messages(["asked 0", "asked 1"])
     assert bad.metadata.reply_to_message_id == "asked 0"
     assert bad.has_error()
     assert "a reply cannot be read" in caplog.text
     assert messages.read_who_reply(good.content, 4) == 2
+
+
+def test_a_reply_that_is_announced_and_not_sent_makes_nobody_wait(http, monkeypatch, caplog):
+    """It is looked for less and less often, is taken as soon as it is there, and given up after a while."""
+    now = [100.0]
+    monkeypatch.setattr(_compat, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    guard_replies()
+    silent, sent = reply_objects(1), reply_objects(2)
+    grid = http((silent[0], {}), sent)
+    ids = ["asked 0", "asked 1"]
+    (good,) = grid.pull_messages(ids)
+    assert messages.read_who_reply(good.content, 4) == 2
+    grid._client.pulls.clear()
+    for _ in range(100):  # ten seconds of looks
+        now[0] += 0.1
+        assert grid.pull_messages(ids[:1]) == []
+    assert 8 <= len(grid._client.pulls) <= 16
+    grid._client.replies[0] = silent
+    assert grid.pull_messages(ids[:1]) == []  # it is not its turn
+    hurry(grid)
+    (came,) = grid.pull_messages(ids[:1])
+    assert messages.read_who_reply(came.content, 4) == 1
+
+    grid = http((silent[0], {}))
+    assert grid.pull_messages(ids[:1]) == []
+    now[0] += UPLOAD + 1
+    (failed,) = grid.pull_messages(ids[:1])
+    assert "it was announced, and not sent within 60 s" in failed.error.reason
+    grid = http((silent[0], {}))
+    assert grid.pull_messages(ids[:1]) == []
+    assert grid.pull_messages([]) == []  # the round is over
+    assert not getattr(grid, INBOX)
+
+
+class Slow(Silent):
+    """A grid on which a look takes a second and a half; what is asked for is there after `ready` seconds."""
+
+    def __init__(self, ready):
+        super().__init__()
+        self.ready = ready
+
+    def push_messages(self, sent):
+        self.asked = sent
+        return super().push_messages(sent)
+
+    def pull_messages(self, ids):
+        there = self.now >= self.ready
+        self.now += 1.5
+        return [Message(messages.who_reply(3), reply_to=message) for message in self.asked if there]
+
+
+@pytest.mark.parametrize(("ready", "late"), [(9.5, False), (10.4, False), (10.6, True)])
+def test_the_last_look_begins_after_the_deadline(ready, late):
+    """What was there in time counts, also if the look that spans the deadline has missed it."""
+    grid: Any = Slow(ready)
+    sent = {5: messages.addressed("who", 1, messages.who_order(), 0, 60.0)}
+    (answer,) = exchange(grid, sent, 10.0, clock=lambda: grid.now, sleep=lambda seconds: None)
+    assert answer.late is late
 
 
 def test_packed_updates_are_small(run):

@@ -372,7 +372,8 @@ def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
     change("remove", "device-003")
     devices.says("device-003", "does not know this key")
     change("renew")
-    until(lambda: "has a new certificate" in (building.parent / "server.log").read_text(), "the server starts again")
+    link = building / "server" / "superlink.log"
+    until(lambda: "has a new certificate" in link.read_text(), "the server takes it up")
     more(2)
     told = status(building)
     assert told["device-003"]["problem"] == "removed"

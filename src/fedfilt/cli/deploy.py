@@ -209,12 +209,12 @@ def deploy_replace(
 
 @deploy_app.command("renew")
 def deploy_renew(building: Building = Path("building")) -> None:
-    """Make a new certificate for the edge server; devices need nothing new."""
+    """Make new certificates for the edge server, and for the broker if there is a home; devices need nothing new."""
     with _errors():
         from fedfilt.flower.deploy.change import renew
 
-        renew(building)
-        print("the edge server takes up its new certificate by itself; a round that it interrupts is played again")
+        for whose in renew(building):
+            print(f"{whose} has a new certificate, which is taken up by itself")
 
 
 @deploy_app.command("status")
@@ -259,8 +259,12 @@ def deploy_status(
                 )
         if found.strangers:
             print(f"refused: {found.strangers} attempts with a key that is not registered")
+        for whose, days in found.certificates.items():
+            if days < SOON_DAYS:
+                print(f"the certificate of {whose} ends in {days} days: fedfilt deploy renew, fedfilt home update")
 
 
+SOON_DAYS = 60  # before a certificate ends, it is in the status
 HEADINGS = ("device", "online", "round", "ago", "samples", "accuracy", "clock", "version")
 
 

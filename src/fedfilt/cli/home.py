@@ -86,13 +86,20 @@ def home_update(
     ] = None,
     sensor: Sensors = None,
     reads: Reads = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Renew all certificates, not only those that end within 60 days.")
+    ] = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Follow `deploy add`, `remove` and `replace` with keys and rooms; move devices; let sensors send."""
+    """Follow `deploy add`, `remove` and `replace` with keys and rooms; move devices; let sensors send.
+
+    Certificates that end soon are renewed; those of devices have to be copied to them.
+    """
     with _errors(trust_code):
         from fedfilt.flower.deploy.home import update_home
 
-        done = update_home(building, dict(_pairs("--room", room)), dict(_pairs("--sensor", sensor)), _grouped(reads))
+        rooms, sensors = dict(_pairs("--room", room)), dict(_pairs("--sensor", sensor))
+        done = update_home(building, rooms, sensors, _grouped(reads), renew)
         print("\n".join(f"{name} {what}" for name, what in done.items()) or "nothing has changed")
 
 

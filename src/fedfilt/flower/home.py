@@ -79,8 +79,12 @@ def connect(folder: Path, name: str, file: str = "client", will: tuple[str, byte
     return Mqtt(where.host, where.port, name, keys=keys, will=will)
 
 
-def keep_home(folder: Path) -> None:
-    """Be the edge server of a home until told to stop; what happens goes to the folder `home` in the given one."""
+def keep_home(folder: Path, each: Callable[[], None] = lambda: None) -> None:
+    """Be the edge server of a home until told to stop; what happens goes to the folder `home` in the given one.
+
+    `each` is called now and then.
+    """
+    each()
     table = settings(folder)
     topics, files, clock = Topics(table["home"]), folder / "home", clock_of(table)
     try:
@@ -107,7 +111,12 @@ def keep_home(folder: Path) -> None:
                 corrected=corrected,
             )
             log.info("%d devices may speak in %s", len(known["devices"]), topics.home)
-            edge.run(threading.Event(), lambda: follow(edge.enlist))
+
+            def turn() -> None:
+                follow(edge.enlist)
+                each()
+
+            edge.run(threading.Event(), turn)
         finally:
             ears.close()
             bus.close()

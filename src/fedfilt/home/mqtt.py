@@ -83,10 +83,10 @@ class Mqtt:
         self._client = client
         client.max_queued_messages_set(MOST_WAITING)
         client.reconnect_delay_set(SOONEST, LATEST)
-        if keys is not None:
-            context = ssl.create_default_context(cafile=keys.ca)
-            context.load_cert_chain(keys.certificate, keys.key)
-            client.tls_set_context(context)
+        self._keys, self._context = keys, None if keys is None else ssl.create_default_context(cafile=keys.ca)
+        if keys is not None and self._context is not None:
+            self._context.load_cert_chain(keys.certificate, keys.key)
+            client.tls_set_context(self._context)
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect, client.on_connect_fail = self._on_connect, self._on_connect_fail
@@ -201,7 +201,16 @@ class Mqtt:
     def _on_connect_fail(self, client: Any, data: Any) -> None:
         self._say(f"the broker at {self._where} cannot be reached; trying again, at most every {LATEST} s")
 
+    def _take_up_keys(self) -> None:
+        """Show a certificate that was renewed from the next connection on."""
+        if self._keys is not None and self._context is not None:
+            try:
+                self._context.load_cert_chain(self._keys.certificate, self._keys.key)
+            except OSError as error:  # they may be being replaced
+                log.warning("the certificate for the broker cannot be read: %s", error)
+
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        self._take_up_keys()
         with self._lock:
             there = self._connected.is_set()
             self._connected.clear()

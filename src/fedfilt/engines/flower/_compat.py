@@ -13,8 +13,9 @@ import secrets
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import import_module
@@ -33,17 +34,23 @@ SILENCE = 60.0  # seconds without a sign of life after which it is given up; as 
 MOST_OBJECTS = 8  # that a reply may consist of; ours have three
 PROMPT = 2.0  # seconds within which an answer comes that says how late it is
 UPLOAD = 60.0  # seconds from a reply's first object to its last
+INBOX = "_fedfilt_inbox"  # attribute of a grid: replies that were announced
 
 # purpose -> internals of Flower as module:name(parameters that we pass)
 NEEDED = {
     "grid": (
-        "flwr.superlink.grid:http_grid",
-        "flwr.superlink.grid:InMemoryGrid(state_factory)",
-        "flwr.superlink.grid.http_grid:pull_objects",
-        "flwr.supercore.inflatable.inflatable_utils:ObjectPullError",
+        "flwr.app:Metadata",
+        "flwr.app.message:make_message(metadata, error)",
+        "flwr.common.constant:ErrorCode",
+        "flwr.proto.message_pb2:ConfirmMessageReceivedRequest",
+        "flwr.proto.message_pb2:PullObjectRequest",
+        "flwr.proto.runtime_pb2:PullAppMessagesRequest",
+        "flwr.supercore.constant:SYSTEM_MESSAGE_TYPE",
+        "flwr.supercore.inflatable.inflatable_object:iterate_object_tree(tree)",
         "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents(object_id, object_contents)",
-        "flwr.supercore.inflatable.inflatable_utils:pull_objects(object_ids, pull_object_fn, max_time, "
-        "initial_backoff, backoff_cap)",
+        "flwr.superlink.grid:InMemoryGrid(state_factory)",
+        "flwr.superlink.grid.http_grid:HttpGrid",
+        "flwr.superlink.grid.http_grid:HttpGrid._runtime_client",
     ),
     "patience": (
         "flwr.supercore.corestate:in_memory_corestate",
@@ -175,45 +182,109 @@ def _look_up(module: str, name: str) -> Any:
 
 
 def guard_replies() -> None:
-    """Make Flower's HTTP grid take a reply that cannot be read as a failure of its sender.
+    """Make Flower's HTTP grid fetch every reply on its own, and take one that cannot be read as its sender's failure.
 
-    By itself it would end the run and lose the replies that came with it, and wait for an upload that has broken off.
+    Flower announces a reply before its objects are there, and its grid waits for those of one reply before it turns to
+    the next: a device that announces and sends nothing would make all others late. And a reply that it cannot read
+    would end the run.
     """
     flower = internals("grid")
-    flower.http_grid.pull_objects = pull_reply
+    flower.HttpGrid.pull_messages = lambda grid, message_ids: _pull_messages(flower, grid, message_ids)
 
 
-def pull_reply(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
-    """The objects of a reply, if they are few, come in time, and make up a message."""
+def hurry(grid: Any) -> None:
+    """Let the next look ask for all that was announced, also for what was not there a moment ago."""
+    for one in getattr(grid, INBOX, {}).values():
+        one.again = 0.0
+
+
+@dataclass
+class _Announced:
+    """A reply that was announced, with as many of its objects as there are yet."""
+
+    answers: str  # id of the message
+    wanted: list[str]  # ids of the objects; the reply itself is the last
+    contents: dict[str, bytes]
+    since: float  # monotonic
+    again: float = 0.0  # when it is looked for again
+    pause: float = 0.05
+
+
+def _pull_messages(flower: SimpleNamespace, grid: Any, message_ids: Iterable[str]) -> list[Any]:
+    """The replies that are there; never waits for one."""
+    asked = set(message_ids)
+    inbox: dict[str, _Announced] = grid.__dict__.setdefault(INBOX, {})
+    for name in [name for name, one in inbox.items() if one.answers not in asked]:
+        del inbox[name]  # nobody waits for it any more
+    new = asked - {one.answers for one in inbox.values()}  # Flower announces a reply once
+    if new:
+        got = grid._runtime_client.PullMessages(flower.PullAppMessagesRequest(message_ids=sorted(new)))
+        for head, tree in zip(got.messages_list, got.message_object_trees, strict=True):
+            told = head.metadata
+            if told.reply_to_message_id not in new:
+                log.warning("a reply that answers no open message is ignored (repeated, stale or foreign)")
+                continue
+            wanted = [one.object_id for one in flower.iterate_object_tree(tree)]
+            inbox[told.message_id] = _Announced(told.reply_to_message_id, wanted, {}, time.monotonic())
+    found = {name: _fetched(flower, grid, one) for name, one in list(inbox.items()) if one.again <= time.monotonic()}
+    for name in [name for name, message in found.items() if message is not None]:
+        del inbox[name]
+    return [message for message in found.values() if message is not None]
+
+
+def _fetched(flower: SimpleNamespace, grid: Any, one: _Announced) -> Any:
+    """A reply, or the failure of its sender if it cannot be read or took too long; None while it is not there."""
     from flwr.app import Message, RecordDict
     from httpx import HTTPError
 
-    flower = internals("grid")
-    root = object_ids[-1]
+    client, run, root = grid._runtime_client, grid.run.run_id, one.wanted[-1]
     try:
-        if len(object_ids) > MOST_OBJECTS:
-            raise ValueError(f"it must consist of at most {MOST_OBJECTS} objects, got {len(object_ids)}")
-        # a reply is announced before its objects are there: Flower would look again after a second, and up to ten
-        soon = {"initial_backoff": 0.05, "backoff_cap": 1.0}
-        contents: dict[str, bytes] = _pull_objects()(object_ids, pull_object_fn, max_time=UPLOAD, **soon)
-        message = flower.inflate_object_from_contents(root, dict(contents))
+        if len(one.wanted) > MOST_OBJECTS:
+            raise ValueError(f"it must consist of at most {MOST_OBJECTS} objects, got {len(one.wanted)}")
+        for name in (name for name in one.wanted if name not in one.contents):
+            answer = client.PullObject(flower.PullObjectRequest(node=grid.node, run_id=run, object_id=name))
+            if not answer.object_found:
+                raise ValueError("the edge server no longer has it")
+            if not answer.object_available:
+                if time.monotonic() - one.since > UPLOAD:
+                    raise ValueError(f"it was announced, and not sent within {UPLOAD:g} s")
+                one.again, one.pause = time.monotonic() + one.pause, min(2 * one.pause, 1.0)
+                return None
+            one.contents[name] = answer.object_content
+        message = flower.inflate_object_from_contents(root, dict(one.contents))
         if not isinstance(message, Message):
             raise TypeError(f"it must be a Message, got {type(message).__name__}")
         if message.has_content() and not isinstance(message.content, RecordDict):
             raise TypeError(f"it must hold a RecordDict, got {type(message.content).__name__}")
-    except (HTTPError, flower.ObjectPullError):
+    except HTTPError:
         raise
     except Exception as error:  # whatever the bytes of a stranger bring about
-        log.warning("a reply cannot be read: %s", short(f"{type(error).__name__}: {error}"))
-        raise flower.ObjectPullError(root, "it cannot be read") from error
-    return contents
+        problem = short(f"{type(error).__name__}: {error}")
+        log.warning("a reply cannot be read: %s", problem)
+        return _failure(flower, grid, one.answers, f"its reply cannot be read: {problem}")
+    confirmed = flower.ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=root)
+    client.ConfirmMessageReceived(confirmed)
+    message.metadata.__dict__["_message_id"] = root
+    return message
 
 
-def _pull_objects() -> Callable[..., dict[str, bytes]]:
-    """Flower's own function, which the grid no longer calls directly."""
-    from flwr.supercore.inflatable import inflatable_utils
+def _failure(flower: SimpleNamespace, grid: Any, answers: str, why: str) -> Any:
+    """A reply that says why there is none, as Flower makes them itself."""
+    from flwr.app import Error
 
-    return inflatable_utils.pull_objects
+    own = grid.node.node_id
+    metadata = flower.Metadata(
+        run_id=grid.run.run_id,
+        message_id="",
+        src_node_id=own,
+        dst_node_id=own,
+        message_type=flower.SYSTEM_MESSAGE_TYPE,
+        group_id="",
+        ttl=0,
+        reply_to_message_id=answers,
+        created_at=time.time(),
+    )
+    return flower.make_message(metadata=metadata, error=Error(flower.ErrorCode.MESSAGE_UNAVAILABLE, why))
 
 
 def short(text: str) -> str:
@@ -269,9 +340,15 @@ def run_supernode() -> None:
     internals("supernode").flower_supernode()
 
 
-def run_superlink(*in_front: Any) -> None:
-    """Flower's SuperLink, with the options of the command line and middleware in front of all it serves."""
+def run_superlink(serve: Callable[[Any, dict[str, Any]], None], *in_front: Any) -> None:
+    """Flower's SuperLink, with the options of the command line and middleware in front of all it serves.
+
+    `serve` takes the place of `uvicorn.run`, which Flower calls with its app and options.
+    """
+    import uvicorn
+
     flower = internals("superlink")
+    uvicorn.run = lambda app, **options: serve(app, options)
     given = flower.extensions.get_middleware
     flower.extensions.get_middleware = lambda: (*in_front, *given())
     flower.flower_superlink()

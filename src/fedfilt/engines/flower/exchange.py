@@ -13,7 +13,7 @@ from typing import NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedfilt.engines.flower._compat import short
+from fedfilt.engines.flower._compat import hurry, short
 
 log = logging.getLogger("fedfilt")
 
@@ -42,8 +42,9 @@ def exchange(
 ) -> Iterator[Answer]:
     """Send a message to each device and give its answer as it comes.
 
-    A device that has not answered after `seconds` is late. With `enough`, so many good answers end the wait. A message
-    to a node that was `restarted` in the last so many seconds is taken for lost with the process that had fetched it.
+    A device whose answer is not there after `seconds` is late; the last look begins no sooner than that. With `enough`,
+    so many good answers end the wait. A message to a node that was `restarted` in the last so many seconds is taken for
+    lost with the process that had fetched it.
     """
     start, looked = clock(), 0.0
     pushed: set[str] = set()
@@ -57,6 +58,9 @@ def exchange(
             yield Answer(device, None, 0.0, "offline: the message was not taken")
     good, wanted = 0, math.inf if enough is None else enough
     while waiting:
+        last = clock() - start >= seconds
+        if last:
+            hurry(grid)
         for reply in list(grid.pull_messages(list(waiting))):
             device = waiting.pop(reply.metadata.reply_to_message_id, -1)
             if device < 0:
@@ -70,7 +74,7 @@ def exchange(
             lost = restarted(looked)
             for id in [id for id, device in waiting.items() if sent[device].metadata.dst_node_id in lost]:
                 yield Answer(waiting.pop(id), None, looked, "failed: it was started again, and the order lost")
-        if not waiting or clock() - start >= seconds or good >= wanted:
+        if not waiting or last or good >= wanted:
             break
         sleep(min(POLL, max(0.0, seconds - (clock() - start))))
     for device in waiting.values():

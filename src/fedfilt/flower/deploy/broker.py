@@ -18,6 +18,7 @@ from fedfilt._files import write_atomically
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import Address, address
 from fedfilt.flower.deploy.certificates import client, renew_server, revocations
+from fedfilt.flower.deploy.units import unit
 from fedfilt.flower.home import EARS, EDGE, PEOPLE
 from fedfilt.home.topics import check_name
 
@@ -46,7 +47,7 @@ autosave_interval 60
 persistent_client_expiration 7d
 max_queued_messages 1000
 max_packet_size 65536
-max_connections 1000
+max_connections 10000
 log_dest stdout
 log_type error
 log_type warning
@@ -83,9 +84,9 @@ pattern read fedfilt/{home}/devices/%u/correction
 
 
 class Issued(NamedTuple):
-    """Which certificates count on a broker: the newest of each name, and none that were revoked."""
+    """Which certificates were made for the clients of a broker, and which of them count no more."""
 
-    now: dict[str, Table]  # name -> its "serial", and the "key" by which the deployment knows a device
+    now: dict[str, Table]  # name -> its "serials", and the "key" by which the deployment knows a device
     revoked: list[int]
 
     @classmethod
@@ -100,12 +101,18 @@ class Issued(NamedTuple):
     def give(self, authority: Path, folder: Path, name: str, file: str = "client", key: str = "") -> None:
         """A new certificate for a name; the one that it had counts no more."""
         self.revoke(name)
-        self.now[name] = {"serial": str(client(authority, folder, name, file)), "key": key}
+        self.now[name] = {"serials": [], "key": key}
+        self.renew(authority, folder, name, file)
+
+    def renew(self, authority: Path, folder: Path, name: str, file: str = "client") -> None:
+        """A new certificate for a name, beside the one that it has, which counts until it ends."""
+        entry = self.now.setdefault(name, {"serials": [], "key": ""})
+        entry["serials"].append(str(client(authority, folder, name, file)))
 
     def revoke(self, name: str) -> None:
-        """Let the certificate of a name count no more."""
+        """Let the certificates of a name count no more."""
         if name in self.now:
-            self.revoked.append(int(self.now.pop(name)["serial"]))
+            self.revoked.extend(map(int, self.now.pop(name)["serials"]))
 
     def replaced(self, keys: Mapping[str, str]) -> list[str]:
         """Devices whose key in the deployment is not the one for which their certificate was made."""
@@ -162,14 +169,11 @@ def write_broker(made: Path, authority: Path, table: Table, place: Path) -> None
     write_rights(made, authority, table, ())
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or "mosquitto"
     command = f"{program} -c {shlex.quote(str(place / 'mosquitto.conf'))}"
-    (made / "start.sh").write_text(f"#!/bin/sh\n# Starts the broker of the home.\nexec {command}\n")
-    (made / "start.sh").chmod(0o755)
-    (made / "fedfilt-broker.service").write_text(
-        "[Unit]\nDescription=the broker of a home\nAfter=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nExecStart={command}\nExecReload=/bin/kill -HUP $MAINPID\nUser={getpass.getuser()}\n"
-        "Restart=on-failure\nRestartSec=5\n"
-        "NoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
+    (made / "start.sh").write_text(
+        f'#!/bin/sh\n# Starts the broker of the home.\nulimit -n "$(ulimit -Hn)"\nexec {command}\n'
     )
+    (made / "start.sh").chmod(0o755)
+    (made / "fedfilt-broker.service").write_text(unit("the broker of a home", command, place, reload="HUP"))
 
 
 def write_rights(broker: Path, authority: Path, table: Table, revoked: Iterable[int]) -> None:

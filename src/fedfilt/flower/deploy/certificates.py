@@ -23,7 +23,8 @@ from fedfilt._files import write_atomically
 from fedfilt.flower.deploy.address import Address
 from fedfilt.system.blind import KEY
 
-YEARS = 10
+DAYS = 365  # that a certificate lasts
+AUTHORITY_DAYS = 3650  # likewise; devices trust it, so it should rarely change
 AUTHORITY = "fedfilt building authority"
 
 
@@ -33,7 +34,7 @@ def certificates(folder: Path, where: Address) -> bytes:
     key = ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     authority = (
-        _begun(AUTHORITY, key)
+        _begun(AUTHORITY, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(identifier, critical=False)
@@ -75,7 +76,9 @@ def revocations(authority: Path, serials: Iterable[int]) -> bytes:
         x509.CertificateRevocationListBuilder()
         .issuer_name(issuer.subject)
         .last_update(now - datetime.timedelta(days=1))
-        .next_update(now + datetime.timedelta(days=365 * YEARS))  # a broker lets nobody in with a list that is too old
+        .next_update(
+            now + datetime.timedelta(days=AUTHORITY_DAYS)
+        )  # a broker lets nobody in with a list that is too old
         .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
         .add_extension(_issued_by(issuer), critical=False)
     )
@@ -96,7 +99,7 @@ def _sign(
     authority_key, authority = _authority(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     builder = (
-        _begun(name, key)
+        _begun(name, key, DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -128,13 +131,19 @@ def _issued_by(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
 
 
+def days_left(path: Path, now: datetime.datetime | None = None) -> float:
+    """Days until a certificate ends, counted from now or another time."""
+    end = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    return (end - (now or datetime.datetime.now(datetime.UTC))) / datetime.timedelta(days=1)
+
+
 def _called(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _begun(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _begun(subject: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
     begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)  # clocks of devices may be behind
-    end = begin + datetime.timedelta(days=365 * YEARS)
+    end = begin + datetime.timedelta(days=days + 1)
     builder = x509.CertificateBuilder().subject_name(_called(subject)).issuer_name(_called(AUTHORITY))
     builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
     return builder.not_valid_before(begin).not_valid_after(end)

@@ -11,10 +11,10 @@ import tomli_w
 from fedfilt._files import Busy, in_use, locked, write_atomically
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import Site
-from fedfilt.flower.deploy.certificates import renew_server
 from fedfilt.flower.deploy.control import control, register
 from fedfilt.flower.deploy.members import Members, with_changes
-from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.renewal import renew_all
+from fedfilt.flower.deploy.supervise import check_owner, checked
 from fedfilt.flower.deploy.write import check_name, experiment_of, write_device
 from fedfilt.rounds.timeline import Timeline
 from fedfilt.runs.build import Run, is_own
@@ -76,19 +76,19 @@ def replace_device(building: Path, name: str, group_key: Path | None = None) -> 
     return folder
 
 
-def renew(building: Path) -> None:
-    """Make a new certificate for the edge server, which takes it up by itself; devices need nothing new."""
+def renew(building: Path) -> list[str]:
+    """Make new certificates for all on the edge server, which takes them up by itself; whose they are."""
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
-        site = Site.read(Members(server).table)
-        if not site.authentication:
+        if not Site.read(Members(server).table).authentication:
             raise ValueError("this deployment has no certificates (--no-authentication)")
-        renew_server(server / "certificates", site.where)
+        return renew_all(server)
 
 
 @contextmanager
 def _alone(server: Path) -> Iterator[None]:
-    """One change at a time."""
+    """One change at a time, by the owner of the folder."""
+    check_owner(server)
     try:
         with locked(server / "flower"):
             yield

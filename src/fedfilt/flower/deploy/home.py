@@ -11,11 +11,12 @@ The broker takes a client for whom its certificate names, and lets a device writ
 what is said to it.
 """
 
+import math
 import os
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
@@ -32,8 +33,10 @@ from fedfilt.flower.deploy.broker import (
     write_broker,
     write_rights,
 )
+from fedfilt.flower.deploy.certificates import days_left
 from fedfilt.flower.deploy.members import Members
-from fedfilt.flower.deploy.supervise import checked
+from fedfilt.flower.deploy.renewal import CARRIED, device_days, keep_copy, renew_all, renew_client, renew_device
+from fedfilt.flower.deploy.supervise import check_owner, checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
 from fedfilt.flower.home import EARS, EDGE, PEOPLE, listed, settings
 from fedfilt.home.assistant import device_config, room_config
@@ -90,6 +93,7 @@ def write_home(
             issued.give(authority, made / "sensors" / name, name)
         for name in table["devices"]:
             _write_device(made / "devices" / name, authority, table, issued, keys[name])
+            keep_copy(made / "server", made / "devices" / name / "mqtt", name)
         issued.write(made / "server")
         _move(made, building)
     finally:
@@ -101,14 +105,17 @@ def update_home(
     rooms: Mapping[str, str] | None = None,
     sensors: Mapping[str, str] | None = None,
     reads: Mapping[str, Sequence[str]] | None = None,
+    renew: bool = False,
 ) -> dict[str, str]:
     """Bring the home in line with its deployment, all of it or nothing; what was done, by name.
 
     Devices that were added since get keys and a room, those that were replaced new keys, and the keys of those that
     were removed count no more. `rooms` may move devices, `sensors` and `reads` add to who may send and read. An edge
-    server and a broker that are running take it up by themselves, a device when it starts again.
+    server and a broker that are running take it up by themselves, a device when it starts again. Certificates that end
+    soon are renewed, with `renew` all of them.
     """
     server = checked(building / "server", "home.toml")
+    check_owner(server)
     table, members, given = settings(server), Members(server), rooms or {}
     authority, issued, keys = server / "certificates", Issued.read(server), _keys(members)
     known = listed(table)
@@ -136,8 +143,25 @@ def update_home(
     said |= dict.fromkeys(removed, "may speak no more")
     said |= {name: f"may send on {topic}" for name, topic in new.items()}
     said |= {name: f"may read {', '.join(topics)}" for name, topics in (reads or {}).items()}
-    if not said:
-        return said
+    if said:
+        _change(building, table, after, issued, keys, (added, moved, replaced, removed, list(new)))
+        if not reload_broker(building / "broker"):
+            said["the broker"] = "does not run here; if it runs elsewhere, copy its folder there and reload it"
+    old = [name for name in found if name not in (*added, *replaced)]
+    for whose, what in _renewed(building, old, after["sensors"].keys() - new, renew).items():
+        said[whose] = f"{said[whose]}, and {what}" if whose in said else what
+    return said
+
+
+def _change(
+    building: Path, before: Table, after: Table, issued: Issued, keys: Mapping[str, str], who: Sequence[list[str]]
+) -> None:
+    """Make a home.toml, and all that follows from it, what it is to be; `who` is added, moved, replaced, removed, new.
+
+    Until the folders of devices are moved to their place, nothing has changed.
+    """
+    server, (added, moved, replaced, removed, sensors) = building / "server", who
+    authority = server / "certificates"
     for name in replaced:
         if not (building / "devices" / name / "device.toml").exists():
             raise ValueError(f"the folder of {name}, as fedfilt deploy replace wrote it, is not here")
@@ -145,8 +169,9 @@ def update_home(
     try:
         for name in (*added, *replaced):
             _write_device(made / "devices" / name, authority, after, issued, keys[name])
-        for name in new:
-            if name not in table.get("sensors", {}):
+            keep_copy(server, made / "devices" / name / "mqtt", name)
+        for name in sensors:
+            if name not in before.get("sensors", {}):
                 issued.give(authority, made / "sensors" / name, name)
         for name in removed:
             issued.revoke(name)
@@ -156,18 +181,30 @@ def update_home(
         _move(made, building)
         for name in moved:
             path = building / "devices" / name / "home.toml"
-            if not path.exists():
-                continue  # it is on the device by now; the edge server's word counts
-            about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": found[name]}
-            write_atomically(path, tomli_w.dumps(about).encode())
+            if path.exists():  # else it is on the device by now; the edge server's word counts
+                about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": after["devices"][name]}
+                write_atomically(path, tomli_w.dumps(about).encode())
         issued.write(server)
         write_rights(building / "broker", authority, after, issued.revoked)
         write_atomically(server / "home.toml", tomli_w.dumps(after).encode())
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    if not reload_broker(building / "broker"):
-        said["the broker"] = "does not run here; if it runs elsewhere, copy its folder there and reload it"
-    return said
+
+
+def _renewed(building: Path, devices: Iterable[str], sensors: Iterable[str], everything: bool) -> dict[str, str]:
+    """Renew certificates that end soon, or everything; what was done, by whose they are."""
+    within_days, server = math.inf if everything else CARRIED, building / "server"
+    done = dict.fromkeys(renew_all(server, within_days), "has a new certificate")
+    others = {"Home Assistant": (ASSISTANT, building / "assistant")}
+    others |= {name: (name, building / "sensors" / name) for name in sensors}
+    for whose, (name, folder) in others.items():
+        if (folder / "client.crt").exists() and days_left(folder / "client.crt") < within_days:
+            renew_client(server, folder, name)
+            done[whose] = f"has a new certificate; give it the files in {folder}"
+    for name in devices:
+        if everything or device_days(building, name) < CARRIED:
+            done[name] = f"has a new certificate; copy {renew_device(building, name)} into its folder on the device"
+    return done
 
 
 def _keys(members: Members) -> dict[str, str]:

@@ -15,6 +15,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from fedfilt._files import LOCK, in_use
@@ -23,11 +24,12 @@ from fedfilt._types import Table
 from fedfilt.engines.flower._compat import START, Control
 from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.control import control, register
+from fedfilt.flower.deploy.renewal import daily, renew_due
 from fedfilt.flower.deploy.supervise import PAUSE, Terminated, checked, experiment_table, running, stoppable
 
 log = logging.getLogger("fedfilt")
 ASK = 5.0  # seconds between two questions how a run is, each of which the SuperLink logs
-MOST_LOG = 8_000_000  # bytes of the SuperLink's log; there is one older one
+MOST_LOG = 8_000_000  # bytes of a log; there is one older one
 FAILURES = 4  # runs that may end without a new round before we give up
 
 
@@ -57,19 +59,15 @@ def keep_server(folder: Path, ready: Callable[[], None] = _nothing, done: Callab
     experiment_table(folder)  # refused at once if it names code that nobody trusts
     site = Site.read(_deployment(folder))
     check_open(site.where, site.authentication, site.insist)
-    failures, reached = 0, _round(folder)
+    failures, reached, renew = 0, _round(folder), daily(partial(renew_due, folder))
     with stoppable():
         while not _complete(folder):
-            renewed = False
             try:
-                renewed = _serve(folder, ready, done)
+                _serve(folder, ready, done, renew)
             except OSError as error:
                 log.warning("%s", error)
             if _complete(folder):
                 break
-            if renewed:
-                log.info("the edge server has a new certificate: it starts again with it")
-                continue
             failures = failures + 1 if _round(folder) == reached else 0
             reached = _round(folder)
             if failures == FAILURES:
@@ -79,11 +77,11 @@ def keep_server(folder: Path, ready: Callable[[], None] = _nothing, done: Callab
         log.info("all rounds are played; to look at them: fedfilt report %s", folder / "run")
 
 
-def _serve(folder: Path, ready: Callable[[], None], done: Callable[[], None]) -> bool:
-    """Run a SuperLink and one run after the other on it, as long as they get on; True if it has a new certificate."""
+def _serve(folder: Path, ready: Callable[[], None], done: Callable[[], None], renew: Callable[[], None]) -> None:
+    """Run a SuperLink and one run after the other on it, as long as they get on."""
+    renew()
     site = Site.read(_deployment(folder))
     authority = folder / "certificates" / "ca.crt" if site.authentication else None
-    before = _certificate(folder)
     with _superlink(folder, site.where) as superlink, control(str(site.where), authority) as link:
         register(_deployment(folder), link)
         ready()
@@ -91,20 +89,12 @@ def _serve(folder: Path, ready: Callable[[], None], done: Callable[[], None]) ->
         try:
             while superlink.poll() is None and not _complete(folder) and reached != _round(folder):
                 reached = _round(folder)
-                _play(folder, superlink, link, before)
-                if _certificate(folder) != before:
-                    return True
+                _play(folder, superlink, link, renew)
         except Terminated:
             done()
             raise
         if _complete(folder):
             done()
-    return False
-
-
-def _certificate(folder: Path) -> bytes:
-    path = folder / "certificates" / "server.crt"
-    return path.read_bytes() if path.exists() else b""
 
 
 def keep_all(folder: Path, supernode: bool = False) -> None:
@@ -123,8 +113,8 @@ def keep_all(folder: Path, supernode: bool = False) -> None:
         keep_server(folder / "server", ready, stack.close)
 
 
-def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, certificate: bytes) -> None:
-    """Start a Flower run, and return when it has ended, or the SuperLink has, or there is a new certificate.
+def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, renew: Callable[[], None]) -> None:
+    """Start a Flower run, and return when it has ended, or the SuperLink has.
 
     Flower takes a minute to miss a server app that was killed; that it no longer holds the run folder is seen at once.
     """
@@ -135,8 +125,7 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, cer
     seen = asked = 0.0  # when the server app was last seen; it takes a while to begin
     while superlink.poll() is None and not _complete(folder):
         told = _tell(folder, told)
-        if _certificate(folder) != certificate:
-            return
+        renew()
         if in_use(folder):
             seen = time.monotonic()
         elif seen and time.monotonic() - seen > 2.0:
@@ -145,7 +134,9 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, cer
             return
         if time.monotonic() - asked > ASK:
             asked, status = time.monotonic(), link.run(run).status
-            bound(folder / "superlink.log")
+            for path in (folder / "superlink.log", *folder.parent.glob("devices/*/device.log")):
+                bound(path)
+            told = 0 if bound(folder / "run.log") else told
             if status.status == "finished":
                 log.warning("Flower run %d ended: %s %s", run, status.sub_status, status.details)
                 return
@@ -153,12 +144,14 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, cer
     _tell(folder, told)
 
 
-def bound(path: Path) -> None:
+def bound(path: Path) -> bool:
     """Empty a log to which another process appends, once it is large; what was in it becomes NAME.1.log."""
     with suppress(OSError):
         if path.stat().st_size > MOST_LOG:
             shutil.copyfile(path, path.with_suffix(".1.log"))
             os.truncate(path, 0)
+            return True
+    return False
 
 
 def _tell(folder: Path, since: int | None) -> int:

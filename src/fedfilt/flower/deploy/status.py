@@ -10,6 +10,7 @@ from fedfilt._files import in_use
 from fedfilt.flower.deploy.address import Site
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.members import Members
+from fedfilt.flower.deploy.renewal import lasting
 from fedfilt.flower.deploy.supervise import checked
 
 LOG = 1 << 20  # bytes at the end of the SuperLink's log that are looked at
@@ -37,6 +38,7 @@ class Report(NamedTuple):
     running: bool  # the edge server
     devices: list[Status]
     strangers: int  # attempts to take part with a key that is not registered (any more), as far as the log goes back
+    certificates: dict[str, int]  # by whose they are, for how many days they last
 
 
 def status(building: Path) -> Report:
@@ -77,7 +79,13 @@ def status(building: Path) -> Report:
             )
         )
     strangers = sum(times for key, times in refused.items() if key not in keys.values())
-    return Report(members.played(), in_use(server), found, strangers)
+    return Report(
+        members.played(),
+        in_use(server),
+        found,
+        strangers,
+        {whose: int(days) for whose, days in lasting(building).items()},
+    )
 
 
 def _refused(log: Path) -> Counter[bytes]:

@@ -3,19 +3,21 @@
 Flower serves its three APIs on one port: Fleet for devices (with their keys), Control to start runs and register keys,
 Runtime for the server app. The last two ask for no account, and whoever reaches them may run code on every device.
 Here they answer only to the machine of the SuperLink itself. Flower reads a request before it looks who sent it; here
-one from another machine may be no larger than FEDFILT_MOST_BYTES.
+one from another machine may be no larger than FEDFILT_MOST_BYTES. `gate` bounds the connections.
 """
 
 import ipaddress
 import logging
 import os
 import sys
+from contextlib import nullcontext
 
 from anyio import to_thread
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedfilt.engines.flower._compat import Unsupported, be_patient, run_superlink
+from fedfilt.flower.deploy.gate import STATE, serve
 
 log = logging.getLogger("flwr")
 
@@ -33,14 +35,19 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             to_thread.current_default_thread_limiter().total_tokens = THREADS
-        if scope["type"] == "lifespan" or _from_here(scope):
             await self._app(scope, receive, send)
-        elif scope["type"] != "http" or not scope["path"].startswith(OPEN):
-            await _refuse(scope, send, 403, "only the machine of the SuperLink may do this")
-        elif not _small(scope, self._most):
-            await _refuse(scope, send, 413, f"a request must say its length, of at most {self._most} bytes")
-        else:
-            await self._app(scope, receive, send)
+            return
+        connection, here = scope.get("state", {}).get(STATE), _from_here(scope)
+        with nullcontext() if connection is None else connection.request():
+            hear = receive if connection is None else connection.heard(receive, here)
+            if here:
+                await self._app(scope, hear, send)
+            elif scope["type"] != "http" or not scope["path"].startswith(OPEN):
+                await _refuse(scope, send, 403, "only the machine of the SuperLink may do this")
+            elif not _small(scope, self._most):
+                await _refuse(scope, send, 413, f"a request must say its length, of at most {self._most} bytes")
+            else:
+                await self._app(scope, hear, send)
 
 
 def _small(scope: Scope, most: int) -> bool:
@@ -75,7 +82,7 @@ def main() -> None:
     """Start the SuperLink with this in front of all it serves; with a Flower that we do not know, say so."""
     try:
         be_patient()
-        run_superlink(Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])))
+        run_superlink(serve, Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])))
     except Unsupported as error:
         sys.exit(str(error))
 

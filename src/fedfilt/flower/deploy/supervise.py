@@ -93,6 +93,12 @@ def checked(folder: Path, name: str) -> Path:
     return folder.absolute()
 
 
+def check_owner(folder: Path) -> None:
+    """Refuse to write as root to a folder of another user, who could then not read what was written."""
+    if os.geteuid() == 0 and folder.stat().st_uid != 0:
+        raise ValueError(f"{folder} belongs to {folder.owner()}: do this as that user, with sudo -u {folder.owner()}")
+
+
 @contextmanager
 def running(
     command: list[str], home: Path, output: Path | None = None, extra: dict[str, str] | None = None

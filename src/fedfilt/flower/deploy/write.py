@@ -7,7 +7,6 @@
 `server` belongs on the edge server and each folder of `devices` on its device; no private key is in two of them.
 """
 
-import getpass
 import os
 import re
 import shlex
@@ -27,6 +26,7 @@ from fedfilt.flower.deploy.address import Address, Site, check_open
 from fedfilt.flower.deploy.certificates import certificates, new_group_key, new_key, write_secret
 from fedfilt.flower.deploy.pace import pace
 from fedfilt.flower.deploy.supervise import experiment_table
+from fedfilt.flower.deploy.units import unit
 from fedfilt.flower.device import GROUP_KEY
 from fedfilt.runs.build import Run, is_own, known
 from fedfilt.runs.config import Config, from_table
@@ -108,7 +108,8 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
     flower_config = {"superlink": {"default": "building", "building": connection}}
     (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
     command = f"{site.program} deploy server{_trust(run.config.table())}"
-    start_files(server, "fedfilt-server", command, site.place / "server", "the edge server of fedfilt")
+    what, broker = "the edge server of fedfilt", site.place / "broker"  # whose certificate it renews
+    start_files(server, "fedfilt-server", command, site.place / "server", what, also=broker)
     if not is_own(run.config) or not run.config.data.public.file:
         return ""
     public = Path(run.config.data.public.file)
@@ -207,13 +208,21 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-def start_files(folder: Path, name: str, command: str, place: Path, what: str, script: str = "start.sh") -> None:
-    """Write a start command, and a systemd unit of that name, for a command that takes its folder last."""
+def start_files(
+    folder: Path,
+    name: str,
+    command: str,
+    place: Path,
+    what: str,
+    script: str = "start.sh",
+    also: Path | None = None,
+) -> None:
+    """Write a start command, and a systemd unit of that name, for a command that takes its folder last.
+
+    It writes to its folder, and `also` to another, if that is there.
+    """
     starter = folder / script
     starter.write_text(f'#!/bin/sh\n# Starts {what}.\nexec {command} "$(cd "$(dirname "$0")" && pwd)"\n')
     starter.chmod(0o755)
-    (folder / f"{name}.service").write_text(
-        f"[Unit]\nDescription={what}\nAfter=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nExecStart={command} {shlex.quote(str(place))}\nUser={getpass.getuser()}\n"
-        "Restart=on-failure\nRestartSec=5\nNoNewPrivileges=true\nPrivateTmp=true\n\n[Install]\nWantedBy=multi-user.target\n"
-    )
+    made = unit(what, f"{command} {shlex.quote(str(place))}", place, also=also)
+    (folder / f"{name}.service").write_text(made)
