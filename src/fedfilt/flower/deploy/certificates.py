@@ -76,7 +76,7 @@ def revocations(authority: Path, serials: Iterable[int]) -> bytes:
         x509.CertificateRevocationListBuilder()
         .issuer_name(issuer.subject)
         .last_update(now - datetime.timedelta(days=1))
-        .next_update(
+        .next_update(now + datetime.timedelta(days=AUTHORITY_DAYS))  # with an old list a broker lets nobody in
             now + datetime.timedelta(days=AUTHORITY_DAYS)
         )  # a broker lets nobody in with a list that is too old
         .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)

@@ -117,7 +117,7 @@ def update_home(
     server = checked(building / "server", "home.toml")
     check_owner(server)
     table, members, given = settings(server), Members(server), rooms or {}
-    authority, issued, keys = server / "certificates", Issued.read(server), _keys(members)
+    issued, keys = Issued.read(server), _keys(members)
     known = listed(table)
     before = known["devices"]
     found = {
@@ -169,7 +169,6 @@ def _change(
     try:
         for name in (*added, *replaced):
             _write_device(made / "devices" / name, authority, after, issued, keys[name])
-            keep_copy(server, made / "devices" / name / "mqtt", name)
         for name in sensors:
             if name not in before.get("sensors", {}):
                 issued.give(authority, made / "sensors" / name, name)
@@ -179,6 +178,8 @@ def _change(
             shutil.rmtree(building / "devices" / name / "mqtt", ignore_errors=True)
             (building / "devices" / name / "home.toml").unlink(missing_ok=True)
         _move(made, building)
+        for name in (*added, *replaced):
+            keep_copy(server, building / "devices" / name / "mqtt", name)
         for name in moved:
             path = building / "devices" / name / "home.toml"
             if path.exists():  # else it is on the device by now; the edge server's word counts

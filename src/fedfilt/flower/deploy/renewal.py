@@ -33,7 +33,7 @@ class Certificate(NamedTuple):
 
     whose: str
     path: Path
-    renew: Callable[[], None]
+    renew: Callable[[], object]
 
 
 def on_server(server: Path) -> list[Certificate]:
