@@ -32,7 +32,7 @@ SENTENCES = {
         "device 5 is in quarantine for updates that were too large: 31.5 times the median until round 16"
     ),
     ("released",): "device 5 is out of quarantine, on probation",
-    ("setback", ("suspects", [0])): (
+    ("setback", ("suspects", "[0]")): (
         "device 5 most devices were spoilt at once: the models went back to a good state, without the largest updates "
         "of devices [0]"
     ),
