@@ -28,9 +28,9 @@ class Robust:
     with weights H_ij, the point with the smallest sum of distances to them.
 
     >>> from fedfilt.aggregators import FedAvg
-    >>> updates = Updates(np.array([[0.0], [1.0], [2.0], [900.0]]), np.ones(4))
-    >>> Robust(FedAvg(), "filter", reach=1.0)(np.zeros((4, 1)), updates, Graph.from_edges(4, [])).round(1).ravel()
-    array([ 3. ,  3.2,  3.5, 896.2])
+    >>> updates = Updates(np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [900.0]]), np.ones(6))
+    >>> Robust(FedAvg(), "filter", reach=1.0)(np.zeros((6, 1)), updates, Graph.from_edges(6, [])).round(1).ravel()
+    array([  2. ,   2.3,   2.5,   2.7,   3. , 897.5])
     """
 
     rule: Rule

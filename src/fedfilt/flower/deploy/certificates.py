@@ -77,8 +77,6 @@ def revocations(authority: Path, serials: Iterable[int]) -> bytes:
         .issuer_name(issuer.subject)
         .last_update(now - datetime.timedelta(days=1))
         .next_update(now + datetime.timedelta(days=AUTHORITY_DAYS))  # with an old list a broker lets nobody in
-            now + datetime.timedelta(days=AUTHORITY_DAYS)
-        )  # a broker lets nobody in with a list that is too old
         .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
         .add_extension(_issued_by(issuer), critical=False)
     )
