@@ -130,7 +130,7 @@ def test_a_finished_run_of_an_older_version_is_left_as_it_is(before):
 def test_seeds_of_both_versions_belong_together(tmp_path):
     """A comparison that an earlier version began and this one went on with is one group, without differences."""
     shutil.copytree(BEFORE / "finished", tmp_path / "one")
-    table = from_table(load_begun(BEFORE / "finished" / "config.toml").table() | {"seed": 1})
+    table = from_table(load_begun(BEFORE / "finished" / "config.toml", load(None)).table() | {"seed": 1})
     for _ in play_in_folder(Run(table), tmp_path / "two"):
         pass
     runs = find_runs([tmp_path])

@@ -144,7 +144,7 @@ for folder in sorted(path for path in place.iterdir() if path.is_dir()):
 """
 
 
-@pytest.mark.slow(30)
+@pytest.mark.slow(35)
 def test_reports_and_dashboard_survive_every_hostile_folder(good, tmp_path):
     """In one process: little memory, a bounded time, and nothing of the key that files are links to."""
     names = {folder.name for folder in hostile(good, tmp_path)}

@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,7 @@ def _converted(value: Any, hint: Any) -> Any:
     return value
 
 
+@cache
 def _options(kind: type) -> dict[str, Any]:
     """Options of a part with their types: the fields of a dataclass, or the arguments of a constructor."""
     if dataclasses.is_dataclass(kind):

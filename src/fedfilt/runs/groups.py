@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 
-from fedfilt.runs.config import PLACE, current
+from fedfilt.runs.config import PLACE
 from fedfilt.runs.records import Records
 
 
@@ -11,7 +11,7 @@ def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
     """Runs that differ in nothing but the seed, by a name: the rule; with a folder where that is not enough."""
     alike: dict[str, list[Records]] = {}
     for run in runs:
-        table = {key: value for key, value in current(run.config).items() if key not in ("seed", *PLACE)}
+        table = {key: value for key, value in run.resolved.items() if key not in ("seed", *PLACE)}
         key = json.dumps(table, sort_keys=True, default=str)
         if any(run.seed == other.seed for other in alike.get(key, [])):
             key += str(run.folder)  # the same run again is not another seed
@@ -26,7 +26,7 @@ def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
 
 def differences(runs: Iterable[Records]) -> list[str]:
     """In which parts of their configs runs differ, other than the rule and the seed: what makes comparing them odd."""
-    tables = [current(run.config) for run in runs]
+    tables = [run.resolved for run in runs]
     keys = {key for table in tables for key in table} - {"aggregator", "seed", *PLACE}
     return sorted(key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables))
 

@@ -24,7 +24,7 @@ from fedfilt.graph import Graph
 from fedfilt.graph.serial import graph_of
 from fedfilt.rounds.timeline import Event, Moment, Timeline
 from fedfilt.rounds.types import Happening
-from fedfilt.runs.config import graph_table
+from fedfilt.runs.config import current, graph_table
 from fedfilt.runs.lines import SPENT, TESTS, checked
 from fedfilt.runs.rules import rule_name, rule_order
 from fedfilt.system.orders import whole
@@ -69,7 +69,7 @@ class Records:
             changed = [self._read_table(name) for name in self._kept]
             changed += [self._read_log(), self._stamped("partition.json"), self._stamped("graph.json")]
             if changed[-1] or changed[-2] or changed[0]:
-                for name in ("graph", "label_counts", "timeline"):
+                for name in ("graph", "label_counts", "resolved", "timeline"):
                     self.__dict__.pop(name, None)  # cached; read again when wanted
             status = self._find_status()
             changed.append(status != self.status)
@@ -225,6 +225,11 @@ class Records:
     def config(self) -> Table:
         """The table of config.toml."""
         return self._kept["config.toml"]
+
+    @cached_property
+    def resolved(self) -> Table:
+        """The table of config.toml as this version writes it, as far as it can."""
+        return current(self.config)
 
     @property
     def config_text(self) -> str:
