@@ -191,7 +191,7 @@ def _change(lines, plain, test):
     if any(line[test] is None for line in lines):
         return "diverges"
     now, before = (100 * np.mean([line[test] for line in part]) for part in (lines, plain))
-    return f"{now:.1f}" if lines == plain else f"{now:.1f} ({now - before:+.1f})"
+    return f"{now:.1f}" if lines == plain else f"{now:.1f} ({round(now - before, 1) + 0:+.1f})"
 
 
 if __name__ == "__main__":
