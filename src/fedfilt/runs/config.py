@@ -373,7 +373,7 @@ def _table_of(value: Any, part: str = "", only_changed: bool = False) -> Any:
         return {**_table_of(value.topology, "graph", only_changed), **common}
     head = {"name": _parts.name_of(value, PARTS[part][0])} if part else {}
     if dataclasses.is_dataclass(value):
-        hints = _options(type(value))
+        hints = _options(typing.cast(type, type(value)))
         defaults = {field.name: field.default for field in dataclasses.fields(value)}
         table = {}
         for name, hint in hints.items():
