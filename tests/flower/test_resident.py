@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from aarch64 import EMULATED
 from deployments import (
@@ -322,8 +323,10 @@ def pulled(message=None):
     return SimpleNamespace(messages_list=[head], message_object_trees=[flower.get_object_tree(message)])
 
 
-def test_an_order_is_not_lost_if_the_network_is_gone_while_it_is_fetched():
+def test_an_order_is_not_lost_if_the_network_is_gone_while_it_is_fetched(monkeypatch):
     """The server hands it out once: what was begun is gone on with."""
+    for name in ("_run_id", "_task_id", "_node_id"):  # without which Flower makes no message
+        monkeypatch.setattr(TaskIdentity, name, 1)
     order = Message(RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=3, message_type="train")
     order.metadata.__dict__["_message_id"] = order.object_id
     server = Server(order)
