@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedfilt import Graph, Privacy, Updates, fit, mix
+from fedfilt import Graph, Guard, Privacy, Updates, fit, mix
 from fedfilt.aggregators import FedAvg, GFedFilt, Local, RoomAverage, SelfBlend
 from fedfilt.engines import local
 from fedfilt.filters import Heat, Tikhonov
@@ -100,6 +100,18 @@ def test_a_rule_that_is_not_linear_gets_no_noise():
     models, rows = np.random.default_rng(0).standard_normal((2, 4, 30)).astype(np.float32)
     with pytest.raises(ValueError, match="linear in the updates"):
         protected(Largest(), Privacy(clip=9.0, noise=1.0))(models, Updates(rows, np.ones(4)), Graph.from_edges(4, []))
+
+
+def test_nothing_that_depends_on_others_updates_comes_before_the_noise():
+    """A guard cuts updates by the median of all: with noise each is cut by itself."""
+    noisy = from_table({**SMALL, "privacy": {"clip": 1.0, "noise": 1.0}, "guard": {"robust": "filter"}})
+    assert Run(noisy).guard == Guard(on=False, robust="filter")
+    assert isinstance(Run(noisy).aggregator, GFedFilt)
+    assert not Privacy(blind=True).guard(Guard()).on
+    assert Privacy(least_others=2, grid=0.1).guard(Guard()).on
+    for changes in ({"clip": 1.0}, {"least_others": 2}, {"grid": 0.1}):
+        with pytest.raises(ValueError, match="cannot read rows"):
+            Privacy(blind=True, **changes)
 
 
 @given(st.integers(0, 1000), st.floats(0.01, 10))
