@@ -122,11 +122,13 @@ class _Decoder:
         for channel, (topic, key) in enumerate(places):
             self._at.setdefault(topic, []).append((channel, key))
         self._load: Callable[[bytes], Any] = json.loads
+        self._damaged: tuple[type[Exception], ...] = (ValueError, RecursionError, EOFError)
         if source.format == "cbor":
             try:
-                self._load = import_module("cbor2").loads
+                cbor = import_module("cbor2")
             except ImportError:
                 raise ValueError("messages in CBOR need cbor2: pip install cbor2") from None
+            self._load, self._damaged = cbor.loads, (*self._damaged, cbor.CBORError)  # its own kind since version 6
 
     def __call__(
         self, came: float, topic: str, content: bytes, complaints: Complaints
@@ -134,7 +136,7 @@ class _Decoder:
         """(time, values by channel) of every sample in a message."""
         try:
             said = self._load(content)
-        except (ValueError, RecursionError, EOFError):  # cbor2's errors are ValueError or EOFError
+        except self._damaged:
             said = content.decode("utf-8", "replace")  # the state of a sensor, such as ON
         for sample in said if isinstance(said, list) else [said]:
             found = {
