@@ -24,7 +24,7 @@ def quiet():
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_corpus(name, tmp_path):
-    """What was found once stays mended, and what is valid can be read."""
+    """What was found once stays fixed, and what is valid can be read."""
     inputs = fuzz.corpus(name)
     assert len(inputs) >= len(list(fuzz.TARGETS[name].seeds()))
     for content in inputs:
