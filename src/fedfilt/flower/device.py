@@ -121,7 +121,7 @@ class Device:
 
 
 def _check_owner(folder: Path) -> None:
-    """Refuse code that the owner's settings name and nobody trusts; whatever else is wrong with them can be put right later."""
+    """Refuse code that the owner's settings name and nobody trusts; other faults can be put right later."""
     try:
         owner(folder)
     except Untrusted:
