@@ -70,6 +70,7 @@ COMMANDS = {
     "run": ["run", "small.toml", "--out", "run"],
     "compare": ["compare", "small.toml", "--rules", "fedavg,local", "--out", "compared"],
     "plan": ["plan", "small.toml"],
+    "audit": ["audit", "small.toml"],
     "profile": ["profile", "--model", "logistic", "--shape", "2,2", "--classes", "2"],
     "info": ["info"],
     "demo": ["demo", "--out", "small.toml"],

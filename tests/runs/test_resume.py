@@ -113,6 +113,7 @@ def test_killed_at_20_random_moments_and_resumed_gives_the_same_bits(tmp_path, m
     """A real run in its own process group, ended by SIGKILL again and again, some with two workers."""
     (tmp_path / "points_to_learn.py").write_text(POINTS)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FEDFILT_TRUST_CODE", "1")
     changes = {**ENDLESS, "data": "points_to_learn:Points", "evaluation": {"every": 7}}
     path, folder, generator = config_file(tmp_path, **changes), tmp_path / "killed", random.Random(0)
 
@@ -129,7 +130,7 @@ def test_killed_at_20_random_moments_and_resumed_gives_the_same_bits(tmp_path, m
             more=generator.uniform(0, 0.02 if begins else 0.15),
             cwd=tmp_path,
         )
-        assert not in_use(folder)
+        until(lambda: not in_use(folder), "the lock to go with its process")
         reached.append(rounds_saved(folder))
         assert reached[-1] >= reached[-2] + (not begins)  # no round that was saved is ever lost
     last = len(read_lines(folder)) + 2

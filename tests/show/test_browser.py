@@ -477,7 +477,7 @@ def test_a_home_is_followed_while_it_lives(living, served, new_page):
     page, received = new_page(400, 850, has_touch=True, is_mobile=True), []
     page.on("response", lambda answer: received.append(answer.url))
     page.goto(served(home.folder.parent))
-    assert page.url.endswith("/home")  # there is no run
+    page.wait_for_url("**/home")  # there is no run
     says(page, "rooms", "No device has said anything yet")
     says(page, "corrections", "No correction yet")
     says(page, "silent", "3 devices are silent")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ def audit(
     together: Annotated[str, typer.Option(help="Devices that pool what they know, such as 3,5.")] = "",
     strict: Annotated[bool, typer.Option("--strict", help="End with code 2 if a device reads another's.")] = False,
     as_json: console.Json = False,
+    trust_code: console.TrustCode = False,
 ) -> None:
-    """Show what every device can read of others from the row that it gets back, and what would mend it.
+    """Show what every device can read of others from the row that it gets back, and what would help.
 
     Nothing is trained, and no data is loaded.
     """
-    with console.errors():
+    with console.errors(), trusting(trust_code):
         from fedfilt.runs import audit as audits
 
         made = audits.audit(path, overrides or [], _devices(together))
