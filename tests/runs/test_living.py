@@ -11,7 +11,7 @@ from fedfilt.data.store import Store
 from fedfilt.data.windows import Scaling
 from fedfilt.datasets import Watch
 from fedfilt.home.clock import Clock
-from fedfilt.home.records import Home
+from fedfilt.home.records import Home, home_folders
 from fedfilt.models import CNN1d
 from fedfilt.runs.living import PASSES, PEOPLE, RULES, Person, _live, demo
 from fedfilt.training.kept import FILE, Kept, take
@@ -40,19 +40,23 @@ def test_people_live_correct_and_are_learnt_from(tmp_path):
         assert set(kept["y"]) <= set(Watch().labels)
         assert kept["x"].shape[1:] == (6, 100)
         assert (folder / "state" / FILE).exists()
-    given = [json.loads(line) for line in (tmp_path / "out" / "home" / "corrections.jsonl").read_text().splitlines()]
+    places = home_folders([tmp_path / "out"])  # as the dashboard finds them
+    assert [place.parent.name for place in places] == ["home-0", "home-1"]
+    given = [json.loads(line) for place in places for line in (place / "corrections.jsonl").read_text().splitlines()]
     assert len(given) == PASSES * PEOPLE * len(Watch().labels)
     assert all(len(correction["devices"]) == 2 for correction in given)  # those of the room, and no others
     assert len(told) == 1 + PASSES
-    home = Home(tmp_path / "out" / "home")  # as the dashboard shows it
-    assert home.notes == []
-    times = [one.at for one in home.corrections]
-    assert times == sorted(times)  # one clock for all passes
-    known = {name: device.status for name, device in sure(home.now).devices.items()}
-    assert {name: status.accuracy for name, status in known.items()} == lines[-len(RULES)]["devices"]
-    for name in known:
-        own = [one.status for one in home.changes if one.device == name and one.status.accuracy is not None]
-        assert [status.round for status in own] == [0, 2, 4]
+    accuracies = {}
+    for home in map(Home, places):
+        assert home.notes == []
+        times = [one.at for one in home.corrections]
+        assert times == sorted(times)  # one clock for all passes
+        known = {name: device.status for name, device in sure(home.now).devices.items()}
+        accuracies |= {name: status.accuracy for name, status in known.items()}
+        for name in known:
+            own = [one.status for one in home.changes if one.device == name and one.status.accuracy is not None]
+            assert [status.round for status in own] == [0, 2, 4]
+    assert accuracies == lines[-len(RULES)]["devices"]
 
 
 class Slow(Trainer):
@@ -71,7 +75,7 @@ def test_what_people_say_is_right_however_slow_the_machine_is(tmp_path, caplog):
     people = []
     for name in ("anna", "bert"):
         devices = (f"{name}-left", f"{name}-right")
-        people.append(Person(name, devices, dict.fromkeys(devices, live), labels, np.empty(0), np.empty(0)))
+        people.append(Person("home", name, devices, dict.fromkeys(devices, live), labels, np.empty(0), np.empty(0)))
         for device in devices:
             (tmp_path / "devices" / device / "data").mkdir(parents=True)
             (tmp_path / "devices" / device / "state").mkdir()

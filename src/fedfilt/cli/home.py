@@ -158,7 +158,7 @@ def home_demo(
     speed: Annotated[float, typer.Option(help="How many times as fast as real life.")] = 20.0,
     data_dir: DataDir = None,
 ) -> None:
-    """Live in four rooms for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
+    """Live in two homes for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
     with errors():
         from rich.console import Console
         from rich.table import Table
@@ -178,7 +178,6 @@ def home_demo(
             table.add_row(str(count), *[f"{line['device']:.1%} / {line['room']:.1%}" for line in found])
         Console().print(table)
         against_corrections(lines).write_html(out / "accuracy.html", include_plotlyjs="directory")
-        print(
-            f"picture: {out / 'accuracy.html'}; what happened: {out / 'home'}; each device's labels: {out / 'devices'}"
-        )
-        print(f"see the home: fedfilt dashboard {out} --open")
+        print(f"picture: {out / 'accuracy.html'}; each device's labels: {out / 'devices'}")
+        print(f"what happened: {out / 'home-0'} and {out / 'home-1'}")
+        print(f"see the homes: fedfilt dashboard {out} --open")

@@ -52,6 +52,7 @@ Tell = Callable[[str], None]
 class Person(NamedTuple):
     """Somebody with a watch on each arm, in a room of their own."""
 
+    home: str
     room: str
     devices: tuple[str, str]
     live: dict[str, Array]  # by device: (rows, channels), exercise after exercise
@@ -157,8 +158,15 @@ def _person(place: int, recordings: list[Recording], making: Making) -> Person:
     names = f"person-{place}-left", f"person-{place}-right"
     both = {name: np.concatenate(parts) for name, parts in zip(names, live, strict=True)}
     x = np.stack([np.concatenate(parts) for parts in tests]).astype(np.float32)
-    room = f"home-{place * HOMES // PEOPLE}-room-{place}"
-    return Person(room, names, both, np.concatenate(labels), x, np.concatenate(truth))
+    return Person(
+        f"home-{place * HOMES // PEOPLE}",
+        f"room-{place}",
+        names,
+        both,
+        np.concatenate(labels),
+        x,
+        np.concatenate(truth),
+    )
 
 
 def _live(
@@ -171,13 +179,17 @@ def _live(
     correct: bool = True,
 ) -> None:
     """One pass through everybody's exercises, with decisions, votes and corrections."""
-    bus, topics, stop = Memory(), Topics("demo"), threading.Event()
-    rooms = {name: person.room for person in people for name in person.devices}
-    edge = Edge(bus.member((topics.edge, OFFLINE)), clock, topics, making.labels, rooms, folder=out / "home")
-    threads = [threading.Thread(target=edge.run, args=(stop,))]
-    members = []
+    bus, stop = Memory(), threading.Event()
+    edges = []
+    for topics in map(Topics, dict.fromkeys(person.home for person in people)):  # an edge server for each home
+        rooms = {name: person.room for person in people if person.home == topics.home for name in person.devices}
+        member, folder = bus.member((topics.edge, OFFLINE)), out / topics.home / "home"
+        edges.append(Edge(member, clock, topics, making.labels, rooms, folder=folder))
+    serving = [threading.Thread(target=edge.run, args=(stop,)) for edge in edges]
+    threads, members = [], []
     start = clock.now()  # of all recordings, and of what is said about them, however late a thread is
     for person in people:
+        topics = Topics(person.home)
         times = np.arange(len(person.labels)) / making.rate
         for name in person.devices:
             folder = out / "devices" / name
@@ -191,16 +203,17 @@ def _live(
             threads.append(threading.Thread(target=decider.live, args=(stop, source)))
         if correct:
             threads.append(threading.Thread(target=_correct, args=(person, making, bus, clock, topics, start)))
-    for thread in threads:
+    for thread in (*serving, *threads):
         thread.start()
-    for thread in threads[1:]:
+    for thread in threads:
         thread.join()
     clock.sleep(1.0)
     end = time.monotonic() + LAST
-    while edge.waits and time.monotonic() < end:
+    while any(edge.waits for edge in edges) and time.monotonic() < end:
         time.sleep(0.01)
     stop.set()
-    threads[0].join()
+    for thread in serving:
+        thread.join()
     for member in members:
         member.close()
 
