@@ -24,7 +24,7 @@ from fedfilt.home.bus import Memory
 from fedfilt.home.clock import Clock
 from fedfilt.home.decider import Decider, last_will
 from fedfilt.home.edge import OFFLINE, Edge
-from fedfilt.home.rooms import counted
+from fedfilt.home.rooms import Voting, counted
 from fedfilt.home.topics import Correction, Topics, room_state, written
 from fedfilt.rounds.play import play
 from fedfilt.rounds.types import State
@@ -42,6 +42,7 @@ SPARE = 3.0  # seconds from the moment that a correction is about to the end of 
 PATIENCE = 10.0  # seconds that a person waits for the room to decide
 LAST = 60.0  # seconds, of the machine's, to keep the last corrections
 LATER = 30.0  # seconds that everybody goes on for after the last rounds, each with another exercise, uncorrected
+FRESH = Voting(fresh_seconds=60.0)  # of the home: three of a machine that may be busy
 FILTER = {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 1.0}}
 RULES: dict[str, Table | str] = {"G-Fedfilt": FILTER, "FedAvg": "fedavg", "personal": "local"}
 TRAINING = {"learning_rate": 0.02, "momentum": 0.9, "batch_size": 16}
@@ -184,7 +185,7 @@ def _live(
     for topics in map(Topics, dict.fromkeys(person.home for person in people)):  # an edge server for each home
         rooms = {name: person.room for person in people if person.home == topics.home for name in person.devices}
         member, folder = bus.member((topics.edge, OFFLINE)), out / topics.home / "home"
-        edges.append(Edge(member, clock, topics, making.labels, rooms, folder=folder))
+        edges.append(Edge(member, clock, topics, making.labels, rooms, voting=FRESH, folder=folder))
     serving = [threading.Thread(target=edge.run, args=(stop,)) for edge in edges]
     threads, members = [], []
     start = clock.now()  # of all recordings, and of what is said about them, however late a thread is
