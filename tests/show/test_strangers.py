@@ -139,7 +139,8 @@ for folder in sorted(path for path in place.iterdir() if path.is_dir()):
         texts.append(answer.get_data(as_text=True))
     notes = "; ".join(note for run in runs for note in run.notes)
     assert not any("MIIEvQIBADANBgkqhkiG9w0" in text for text in [*texts, notes]), folder
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 10**6, (folder, "kB of memory")
+    most = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]  # ru_maxrss is also our parent's
+    assert int(most) < 10**6, (folder, most, "kB of memory")
     print(folder.name, round(resource.getrusage(resource.RUSAGE_SELF).ru_utime - before, 2), notes, sep="|", flush=True)
 """
 
