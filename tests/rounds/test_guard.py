@@ -1,4 +1,4 @@
-"""Bounded influence: what one device may do to others, who is named for it, and how a spoilt run gets well again."""
+"""Bounded influence: what one device may do to others, how offenders are named, and how a spoilt run recovers."""
 
 import json
 from contextlib import suppress
