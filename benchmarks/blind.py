@@ -4,9 +4,10 @@ Eight resident devices with data of their own (MNIST, two digits each) train the
 keys. Open and blind deployments take turns, as other work on the machine slows them down. Bytes are counted by a proxy
 in front of every device. The rows of all rounds, trained and mixed, are known from a run on the local engine. They are
 looked for in the memory of all processes of the server between rounds, and on its disk at the end: as float32, and in
-fixed point before and after mixing. For the open server the same search is the control. In addition the paper's MNIST_2
-with 20 devices is played on the local engine, which has the same arithmetic, with three seeds; and once more with every
-mixed value moved to the next float32, as training makes much of little.
+fixed point before and after mixing. For the open server the same search is the control. All of it once with whole
+updates, and once with a density of a tenth. In addition the paper's MNIST_2 with 20 devices is played on the local
+engine, which has the same arithmetic, with three seeds; and once more with every mixed value moved to the next float32,
+as training makes much of little.
 Usage: python benchmarks/blind.py [--quick]
 """
 
@@ -18,16 +19,22 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from common import conclude, heading, where
+from fedfilt import Graph
+from fedfilt.aggregators import FedAvg, GFedFilt
 from fedfilt.data.store import Store
+from fedfilt.filters import Tikhonov
 from fedfilt.flower.deploy.supervise import free_port
+from fedfilt.rounds.blind import Blind
 from fedfilt.rounds.play import play
 from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.scores import summary
+from fedfilt.rounds.types import Updates
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import load
 from fedfilt.runs.split import split
@@ -35,6 +42,13 @@ from fedfilt.system import blind
 from processes import HERE, device, lines, proxies, said, server, tree, until, written
 
 RESULT = HERE.parent / "results" / "blind.json"
+KINDS = {  # whether the server is blind, density
+    "open": (False, 1.0),
+    "blind": (True, 1.0),
+    "open, a tenth": (False, 0.1),
+    "blind, a tenth": (True, 0.1),
+}
+STRONGER = "blind, a tenth, mu=10"  # a column is mixed a tenth as often, so ten times as strongly
 PLACES = (0.1, 0.35, 0.6, 0.85)  # of a row at which a piece of it is looked for
 BLOCK = 1 << 24
 
@@ -55,18 +69,15 @@ class Found:
 
 
 class Needles:
-    """Pieces of rows, two numbers of eight bytes each, looked for at every byte."""
+    """Pieces of rows, but for public ones, two numbers of eight bytes each, looked for at every byte."""
 
-    def __init__(self, rows):
+    def __init__(self, rows, public):
         found = {}
-        for row in rows:
-            for place in PLACES:
-                start = int(place * len(row))
-                whole = blind.whole(row[start : start + 4])
-                for piece in (row[start : start + 4].tobytes(), whole, whole << blind.WEIGHT_BITS):
-                    first, second = np.frombuffer(bytes(piece)[:16], np.uint64).tolist()
-                    if first and second:
-                        found.setdefault(first, set()).add(second)
+        for first, second in {pair for row in rows for pair in _pairs(row)} - {
+            p for row in public for p in _pairs(row)
+        }:
+            if first and second:
+                found.setdefault(first, set()).add(second)
         self._seconds, self._firsts = found, np.array(sorted(found), np.uint64)
         self._likely = np.zeros(1 << 16, bool)
         self._likely[_hash(self._firsts)] = True
@@ -93,6 +104,15 @@ class Needles:
         return found
 
 
+def _pairs(row):
+    """The pieces of a row: as float32, and in fixed point before and after mixing."""
+    for place in PLACES:
+        start = int(place * len(row))
+        whole = blind.whole(row[start : start + 4])
+        for piece in (row[start : start + 4].tobytes(), whole, whole << blind.WEIGHT_BITS):
+            yield tuple(np.frombuffer(bytes(piece)[:16], np.uint64).tolist())
+
+
 def _hash(words):
     return (words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
@@ -111,7 +131,7 @@ def copy_memory(pid, file):
 
 
 def all_rows(config):
-    """Rows that devices train and get in every round, but for the first model, which is public."""
+    """(rows that devices train and get in every round, the first model, which is public); also piece by piece."""
     run, rows, sent = Run(config), [], []
 
     class Noted:
@@ -121,14 +141,15 @@ def all_rows(config):
             self._rule = rule
 
         def __call__(self, models, updates, graph):
-            sent.extend(models + updates.rows)
+            sent.extend(models + np.nan_to_num(updates.rows))
             return self._rule(models, updates, graph)
 
     run.aggregator = Noted(run.aggregator)
     with run.experiment() as experiment:
         for state, _ in play(run.start(), experiment):
             rows.extend(state.models)
-    return rows + sent
+    rows, public, pieces = rows + sent, [run.start().models[0]], np.concatenate(run.cut.columns)
+    return rows + [row[pieces] for row in rows], public + [row[pieces] for row in public]
 
 
 def measure(experiment, found, needles):
@@ -180,22 +201,34 @@ class LastBit:
 
 
 def on_one_machine(seeds, rounds):
-    """By seed and kind: accuracies local and global of MNIST_2, and how far models are from the open run's."""
+    """By seed and kind: accuracies local and global of MNIST_2, and how far models are from the open run's.
+
+    With a tenth of the bytes, runs go on for five times as many rounds; accuracies are those after every `rounds`.
+    """
     found = []
     for seed in seeds:
         line, models = {"seed": seed}, {}
-        for kind in ("open", "last bit", "blind"):
-            words = [f"seed={seed}", f"rounds={rounds}", "training.learning_rate=.1", f"evaluation.every={rounds}"]
+        for kind in (*KINDS, "last bit", STRONGER):
+            hidden, density = KINDS.get(kind, KINDS["blind, a tenth" if kind == STRONGER else "open"])
+            last = rounds if density == 1 else 5 * rounds
+            words = [f"seed={seed}", f"rounds={last}", "training.learning_rate=.1", f"evaluation.every={rounds}"]
+            words += ["guard=false", f"scheduler.density={density}"]  # a blind server has none
             config = load(HERE.parent / "experiments" / "mnist_2.toml", words)
-            run = Run(replace(config, privacy=Privacy(blind=kind == "blind")))
+            if kind == STRONGER:
+                config = replace(config, aggregator=GFedFilt(Tikhonov(mu=10.0)))
+            run = Run(replace(config, privacy=Privacy(blind=hidden)))
             if kind == "last bit":
                 run.aggregator = LastBit(run.aggregator)
+            first, tested = None, []
             with run.experiment() as experiment:
-                played = list(play(run.start(), experiment))
-            models[kind] = played[0][0].models, played[-1][0].models
-            tests = summary(played[-1][1].mixed, run.data)
-            apart = [float(abs(ours - theirs).max()) for ours, theirs in zip(models[kind], models["open"], strict=True)]
-            line[kind] = {"local": tests["local"]["mean"], "global": tests["global"]["mean"], "apart": apart}
+                for state, record in play(run.start(), experiment):
+                    first = state.models if first is None else first
+                    tested += [] if record.mixed is None else [summary(record.mixed, run.data)]
+            models[kind] = first, state.models
+            like = models["open" if density == 1 else "open, a tenth"]
+            apart = [float(abs(ours - theirs).max()) for ours, theirs in zip(models[kind], like, strict=True)]
+            line[kind] = {name: [tests[name]["mean"] for tests in tested] for name in ("local", "global")}
+            line[kind]["apart"] = apart
         found.append(line)
     return found
 
@@ -204,16 +237,23 @@ def arithmetic(size=53_002, count=20):
     """Milliseconds of masking, mixing and unmasking, the least of five."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(count, size)).astype(np.float32)
-    key, weights = [bytes(32)], blind.whole_weights(np.full((count, count), 1 / count))
-    sent = [blind.masked(row, key, "run", 1, i) for i, row in enumerate(rows)]
-    held = np.stack([blind.sealed(content, size, 1, i) for i, content in enumerate(sent)])
-    mixed = blind.mixed_sealed(weights, held)
-    work = {
-        "device: mask its row": lambda: blind.masked(rows[0], key, "run", 1, 0),
-        f"device: take {count} masks off": lambda: blind.unmasked(*blind.opened(mixed[0]), key, "run"),
-        f"server: mix {count} rows": lambda: blind.mixed_sealed(weights, held),
-    }
-    found = {}
+    found, work, graph = {}, {}, Graph.from_edges(count, [])
+    for density, pieces in ((1.0, 1), (0.1, blind.PIECES)):
+        cut = blind.Cut(0, size, pieces)
+        group, rule = blind.Group((bytes(32),), cut), Blind(FedAvg(), cut, sealed=True)
+        state = np.zeros((count, cut.sealed_width), np.uint64)
+        for round in range(1, 15):  # until pieces of all rounds are in a row that there will be
+            sent = cut.sent(round, density)
+            content = [blind.masked(row, group, sent, "run", round, i) for i, row in enumerate(rows)]
+            held = np.stack([blind.sealed(one, cut, sent, round, i) for i, one in enumerate(content)])
+            arguments = state, Updates(held, np.ones(count)), graph
+            state = rule(*arguments)
+        fields = blind.handed_out(state[0], blind.Sealing(cut, rows[0]))
+        work |= {
+            f"density {density:g}: a device masks its row": partial(blind.masked, rows[0], group, sent, "run", 1, 0),
+            f"density {density:g}: it takes all masks off": partial(blind.taken_in, fields, group, "run"),
+            f"density {density:g}: the server mixes {count} rows": partial(rule, *arguments),
+        }
     for name, do in work.items():
         times = []
         for _ in range(5):
@@ -227,19 +267,20 @@ def arithmetic(size=53_002, count=20):
 def main():
     quick = "--quick" in sys.argv[1:]
     heading("flwr")
-    kinds = {"open": Privacy(), "blind": Privacy(blind=True)}
-    found = {name: Found() for name in kinds}
+    found = {name: Found() for name in KINDS}
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"rounds={6 if quick else 12}", f"evaluation.every={5 if quick else 6}", "scheduler.density=1.0"]
+        words = [f"rounds={6 if quick else 12}", f"evaluation.every={5 if quick else 6}"]
         made = split(load(HERE.parent / "experiments" / "mnist_8.toml", words), Path(folder) / "homes", store=Store())
-        config = load(made, ["data.public.file="])  # a blind server cannot test
         experiments, needles = {}, {}
-        for name, privacy in kinds.items():
+        for name, (hidden, density) in KINDS.items():
+            words = ["data.public.file=", "guard=false", f"scheduler.density={density}"]  # a blind server neither tests
+            config = load(made, words)  # nor guards
+            config = replace(config, privacy=Privacy(blind=hidden))
             experiments[name] = Path(folder) / f"{name}.toml"
-            experiments[name].write_text(replace(config, privacy=privacy).toml())
-            needles[name] = Needles(all_rows(replace(config, privacy=privacy)))
+            experiments[name].write_text(config.toml())
+            needles[name] = Needles(*all_rows(config))
         for turn in range(1 if quick else 2):
-            for name in kinds:
+            for name in KINDS:
                 print(f"turn {turn + 1}: {name}", file=sys.stderr, flush=True)
                 measure(experiments[name], found[name], needles[name])
     table(found, needles)
@@ -249,18 +290,21 @@ def main():
     same = on_one_machine(range(1 if quick else 3), 10 if quick else 40)
     print("\n| MNIST_2 | local / global | from the open run's models: after round 1, after the last |\n|---|---|---|")
     for line in same:
-        for kind in ("open", "last bit", "blind"):
+        for kind in list(line)[1:]:
             local, everybody, (first, last) = line[kind].values()
-            print(f"| seed {line['seed']}, {kind} | {local:.2%} / {everybody:.2%} | {first:.1e}, {last:.1e} |")
+            scores = ", ".join(f"{one:.2%} / {all:.2%}" for one, all in zip(local, everybody, strict=True))
+            print(f"| seed {line['seed']}, {kind} | {scores} | {first:.1e}, {last:.1e} |")
     if not quick:
         report = {"where": where("flwr"), "devices": {k: vars(v) for k, v in found.items()}}
         RESULT.write_text(json.dumps(report | {"milliseconds": costs, "mnist_2": same}, indent=1) + "\n")
-    mine, other = found["blind"], found["open"]
+    mine, other, tenth = found["blind"], found["open"], found["blind, a tenth"]
+    pieces = sum(one.in_memory + one.on_disk for one in (mine, tenth))
     conclude(
         [
-            ("no row in the blind server's memory or on its disk (1: none)", mine.in_memory + mine.on_disk == 0, 1),
+            ("no row in the blind servers' memory or on their disks (1: none)", pieces == 0, 1),
             ("the same search finds rows of the open server", other.in_memory + other.on_disk, 1),
             ("same accuracy (1: to .2 points)", abs(mine.accuracy[0] - other.accuracy[0]) < 0.002, 1),
+            ("bytes sent at density 1 over those at .1", statistics.mean(mine.up) / statistics.mean(tenth.up), 5),
         ]
     )
 

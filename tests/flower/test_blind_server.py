@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("flwr")
 
 from deployments import Devices, below, deployed, expected, metrics, own_experiment, record, written
+from fedfilt.clients.plain import Plain
 from fedfilt.engines.flower import device, messages
 from fedfilt.engines.flower.simulation import running_grid
 from fedfilt.engines.local import Local
@@ -29,9 +30,8 @@ from fedfilt.training.work import Desk
 from helpers import ROOM, SLOW, call, contents, until
 
 CHANGES = {"scheduler": {"name": "everything", "epochs": 2}, "privacy": {"blind": True}}
-
-
-GROUP = (bytes(range(32)),)
+SPARSE = {"name": "everything", "epochs": 2, "density": 0.1}
+KEYS = (bytes(range(32)),)
 
 
 def hidden(folder, **changes):
@@ -94,11 +94,19 @@ def lamp(tmp_path):
     return Device.read(written(tmp_path, experiment=hidden(tmp_path / "homes")) / "devices" / "device-000")
 
 
-def order(lamp, row=None, round=1, plan=None, sealed=None):
-    size = lamp.desk.trainer.layout.size
-    first = np.zeros(size, np.float32) if row is None else row
-    sealed = np.zeros(blind.sealed_width(size), np.uint64) if sealed is None else sealed
-    return messages.train_order("run", Job(round, 0, sealed, plan or Plan(1)), lamp.about, first)
+@pytest.fixture
+def sparing(tmp_path):
+    """A device of a blind deployment in which a tenth is sent."""
+    experiment = hidden(tmp_path / "homes", scheduler=SPARSE)
+    return Device.read(written(tmp_path, experiment=experiment) / "devices" / "device-000")
+
+
+def order(lamp, row=None, round=1, plan=None, sealed=None, accepted=0):
+    cut = lamp.group.cut
+    first = np.zeros(cut.size, np.float32) if row is None else row
+    sealed = np.zeros(cut.sealed_width, np.uint64) if sealed is None else sealed
+    job = Job(round, 0, sealed, plan or Plan(1), accepted=accepted)
+    return messages.train_order("run", job, lamp.about, blind.Sealing(cut, first))
 
 
 def sent(lamp, content):
@@ -122,43 +130,92 @@ def test_the_same_round_with_another_row_is_under_another_mask(lamp):
 
 def test_a_replayed_row_is_refused(lamp):
     """The row of round 1, handed out as if it were of round 2; changed by the least there is; under another key."""
-    size = lamp.desk.trainer.layout.size
-    row = blind.sealed(sent(lamp, order(lamp)), size, round=1, device=0)
+    size, cut = lamp.desk.trainer.layout.size, lamp.group.cut
+    row = blind.sealed(sent(lamp, order(lamp)), cut, (0,), round=1, device=0)
     mixed = blind.mixed_sealed(np.array([[2**24]]), row[None])[0]
-    assert len(sent(lamp, order(lamp, round=2, sealed=mixed))) == blind.masked_bytes(size)
+    assert len(sent(lamp, order(lamp, round=2, sealed=mixed))) == cut.whole_bytes == 16 + 8 * (size + 4)
     for place in (0, size + blind.CHECKS + blind.MOST):  # its first value, and the round of its mask
         replayed = mixed.copy()
         replayed[place] += 1
         with pytest.raises(messages.BadMessage, match="the mixed row does not open"):
             sent(lamp, order(lamp, round=3, sealed=replayed))
-    other = replace(lamp, group=(bytes(32),))
+    other = replace(lamp, group=lamp.group._replace(keys=(bytes(32),)))
     with pytest.raises(messages.BadMessage, match="a group key that this device does not have"):
         sent(other, order(lamp, round=2, sealed=mixed))
     with pytest.raises(messages.BadMessage, match="this device has no group key"):
-        sent(replace(lamp, group=()), order(lamp, round=2, sealed=mixed))
+        sent(replace(lamp, group=None), order(lamp, round=2, sealed=mixed))
 
 
-def test_some_values_only_are_never_sent(lamp):
-    with pytest.raises(messages.BadMessage, match="density must be 1"):
-        sent(lamp, order(lamp, plan=Plan(1, 1.0, 0.5)))
+def trained(device, content, round, density):
+    """{column: value} of what a device sent, for those who have the key."""
+    cut = device.group.cut
+    pieces = cut.sent(round, density)
+    row = blind.sealed(content, cut, pieces, round, 0)
+    found = {}
+    for piece in pieces:
+        values, masks = blind.opened(blind.mixed_sealed(np.array([[2**24]]), row[None, cut.places[piece]])[0])
+        values = blind.unmasked(values, masks, piece, device.group.keys, "run")
+        found |= dict(zip(cut.columns[piece].tolist(), values.tolist(), strict=True))
+    return found
+
+
+def test_a_device_that_sends_a_tenth_keeps_the_rest_and_sends_it_when_its_turn_has_come(sparing):
+    """Round 1 counted: what its other pieces learnt comes with round 2. It did not: then it comes not twice."""
+    cut, tenth = sparing.group.cut, Plan(1, 1.0, 0.1)
+    row = np.random.default_rng(0).normal(size=cut.size).astype(np.float32)  # that every round begins with
+
+    def answer(round, plan=tenth, accepted=0):
+        return sent(sparing, order(sparing, row, round, plan, accepted=accepted))
+
+    assert cut.count == 20
+    first = answer(1)
+    assert len(first) == cut.bytes_of(cut.sent(1, 0.1)) < 0.11 * cut.whole_bytes
+    alone = trained(sparing, answer(2), 2, 0.1)  # forgets round 1
+    assert answer(1) == first
+    both = trained(sparing, answer(2, accepted=1), 2, 0.1)
+    whole = trained(sparing, answer(1, Plan(1)), 1, 1.0)
+    owing = [column for column in both if column not in trained(sparing, first, 1, 0.1)]
+    learnt = np.array([whole[column] - row[column] for column in owing])  # in round 1
+    assert learnt.any()
+    np.testing.assert_allclose([both[c] for c in owing], [alone[c] for c in owing] + learnt, atol=1e-6)
+
+
+def test_pieces_are_not_where_the_update_is_large_but_where_the_seed_says(sparing):
+    """Whatever the samples and the model, a device sends the same columns."""
+    size, tenth = sparing.group.cut.size, Plan(1, 1.0, 0.1)
+    rows = [np.random.default_rng(seed).normal(size=size).astype(np.float32) for seed in range(3)]
+    found = [sent(sparing, order(sparing, row, plan=tenth)) for row in rows]
+    columns = [set(trained(sparing, content, 1, 0.1)) for content in found]
+    assert columns[0] == columns[1] == columns[2]
+    assert len(set(found)) == 3
+
+
+def test_a_reply_with_more_or_fewer_pieces_than_ordered_is_refused(sparing):
+    cut = sparing.group.cut
+    content = sent(sparing, order(sparing, plan=Plan(1, 1.0, 0.2)))
+    blind.sealed(content, cut, cut.sent(1, 0.2), 1, 0)
+    for density in (0.1, 0.3):
+        with pytest.raises(ValueError, match=f"a masked row must be .* got {len(content)}"):
+            blind.sealed(content, cut, cut.sent(1, density), 1, 0)
 
 
 # --- a server that cannot look --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def played(tmp_path):
+@pytest.fixture(params=[{"name": "everything"}, {"name": "same_deadline", "density_min": 0.1}], ids=["dense", "sparse"])
+def played(tmp_path, request):
     """Plays a small experiment on simulated devices that have a group key, up to a round; gives its folder."""
-    table = ROOM | {"scheduler": "everything", "evaluation": {"every": 2}, "privacy": {"blind": True}}
+    table = ROOM | {"scheduler": request.param, "evaluation": {"every": 2}, "privacy": {"blind": True}}
     config = from_table(table | {"engine": {"name": "flower", "workers": 1}, "checkpoint": {"every": 1}})
 
     def play_up_to(last, folder):
         run = Run(config, sealed=True)
-        desk = Desk(run.trainer, config.sparsifier, config.seed, run.data.classes)
+        desk = Desk(run.trainer, config.sparsifier, config.seed, run.data.classes, Plain())
 
         def place(context):
             here = tmp_path / f"device-{context.node_config['partition-id']}"
-            return device.Workplace(desk, lambda number: device.dealt(run.data, number), here, group=GROUP)
+            group = blind.Group(KEYS, run.cut)
+            return device.Workplace(desk, lambda number: device.dealt(run.data, number), here, group=group)
 
         with (
             running_grid(lambda: device.client_app(place), run.graph.count) as grid,
@@ -167,7 +224,7 @@ def played(tmp_path):
             for line in play_in_folder(run, tmp_path / folder, True, engine):
                 if line["round"] == last:
                     break
-        return tmp_path / folder, opened(tmp_path / folder, run, GROUP)
+        return tmp_path / folder, opened(tmp_path / folder, run, KEYS)
 
     local = Run(config)
     with Local(local.data, local.model, config.training, config.seed, 1) as engine:
@@ -181,7 +238,8 @@ def opened(folder, run, keys):
     with safe_open(folder / "checkpoint" / "state.safetensors", "np") as file:
         sealed = file.get_tensor("models")
     name = run.engine(grid=object(), nodes=object())._run
-    return np.stack([blind.unmasked(*blind.opened(row), keys, name) for row in sealed])
+    given = [blind.handed_out(row, blind.Sealing(run.cut, run._first)) for row in sealed]
+    return np.stack([blind.taken_in(fields, blind.Group(tuple(keys), run.cut), name) for fields in given])
 
 
 @pytest.mark.slow(10)
@@ -197,7 +255,7 @@ def test_a_run_ends_without_models_and_goes_on_after_a_stop_with_the_same_bits(p
     played(1, "stopped")
     stopped, _ = played(None, "stopped")
     assert json.loads((stopped / "result.json").read_text())["masked_sha256"] == result["masked_sha256"]
-    pieces = needles(rows)
+    pieces = needles([*rows, *in_pieces(rows)])
     assert pieces
     assert not [piece for piece in pieces for content in contents(whole).values() if piece in content]
     assert [piece for piece in pieces for content in contents(tmp_path / "local").values() if piece in content]
@@ -220,10 +278,20 @@ def needles(rows):
     return found
 
 
+def in_pieces(rows):
+    """The same, as a server holds rows that are cut into 20 pieces."""
+    columns = np.concatenate(blind.Cut(0, len(rows[0]), 20).columns)
+    return [row[columns] for row in rows]
+
+
 @pytest.mark.slow(110)
 def test_the_server_has_no_row_and_devices_come_to_the_bits_of_the_local_engine(tmp_path, kept):
-    """With kill -9 of the server app and of a device, which is absent for a while, and a device that joins later."""
-    building, server = deployed(tmp_path, kept, experiment=hidden(tmp_path / "homes", rounds=100_000))
+    """With kill -9 of the server app and of a device, which is absent for a while, and a device that joins later.
+
+    In every round three tenths are sent, so that rows are made of pieces from many rounds.
+    """
+    some = SPARSE | {"density": 0.3}
+    building, server = deployed(tmp_path, kept, experiment=hidden(tmp_path / "homes", rounds=100_000, scheduler=some))
     devices = Devices(building, kept).start_all()
     until(lambda: len(metrics(building)) > 1, "two rounds")
     os.kill(below(server.pid, "flwr-serverapp")[0], signal.SIGKILL)
@@ -248,12 +316,14 @@ def test_the_server_has_no_row_and_devices_come_to_the_bits_of_the_local_engine(
         played = int(file.metadata()["round"])
     config = load(run / "config.toml")
     keys = blind.read_keys(key.read_text())
-    rows = opened(run, Run(replace(config, data=replace(config.data, folders="")), sealed=True), keys)
+    server_run = Run(replace(config, data=replace(config.data, folders="")), sealed=True)
+    rows = opened(run, server_run, keys)
     np.testing.assert_array_equal(rows, expected(building, played))
 
     own = [load_file(path) for path in sorted(building.glob("devices/*/state/model.safetensors"))]
     mine = [np.concatenate([tensor.ravel() for tensor in tensors.values()]) for tensors in own]
-    wanted = needles([*rows, *mine])
+    public = [server_run._first]  # pieces of it that nobody has sent yet are handed out in the open
+    wanted = needles([*rows, *mine, *in_pieces(rows), *in_pieces(mine)]) - needles([*public, *in_pieces(public)])
     assert len(wanted) > 50
     assert any(needle in content for needle in wanted for content in contents(building / "devices").values())
     for path, content in contents(building / "server").items():

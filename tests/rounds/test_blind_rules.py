@@ -1,6 +1,7 @@
 """Rules in fixed point and on masked rows; runs whose server could not look; what is refused."""
 
 import json
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedfilt import Graph, filters
 from fedfilt.aggregators import SFL, FedAvg, FedU, GFedFilt, Local, PaperLiteral, RoomAverage, SelfBlend
-from fedfilt.rounds.blind import Blind, check_rule
+from fedfilt.rounds.blind import Blind, check_rule, matrix_of
+from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Updates
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
@@ -29,15 +31,32 @@ LINEAR = [
     Local(),
     SFL(hops=2),
 ]
-KEY = [bytes(32)]
+KEYS = (bytes(32),)
 
 
-def masked(rows, round, brings):
+def masked(rows, round, densities, cut):
     """What the server gets in a round: sealed rows of those that bring something."""
-    sent = [
-        blind.sealed(blind.masked(row, KEY, "run", round, i), rows.shape[1], round, i) for i, row in enumerate(rows)
-    ]
-    return np.where(brings[:, None], np.stack(sent), np.uint64(0))
+    found = np.zeros((len(rows), cut.sealed_width), np.uint64)
+    for i in np.flatnonzero(densities):
+        sent = cut.sent(round, densities[i])
+        content = blind.masked(rows[i], blind.Group(KEYS, cut), sent, "run", round, int(i))
+        found[i] = blind.sealed(content, cut, sent, round, int(i))
+    return found
+
+
+def opened(server, first, cut):
+    """The rows that a server cannot read, for those who can."""
+    given = (blind.handed_out(row, blind.Sealing(cut, first)) for row in server)
+    return [blind.taken_in(fields, blind.Group(KEYS, cut), "run") if "masked" in fields else first for fields in given]
+
+
+def in_part(rows, round, densities, cut):
+    """Rows with NaN where a device of its density does not send."""
+    found = rows.copy()
+    for row, density in zip(found, densities, strict=True):
+        sent = cut.sent(round, density) if density else range(cut.count)
+        row[[c for piece in range(cut.count) if piece not in sent for c in cut.columns[piece]]] = np.nan
+    return found
 
 
 @settings(max_examples=40)
@@ -47,28 +66,82 @@ def test_masked_rows_come_to_the_same_bits_and_near_the_open_rule(case, rule, se
     pytest.importorskip("cryptography")
     graph, weights, _ = case
     rng = np.random.default_rng(seed)
-    here, size = np.asarray(weights, float), 7
+    here, cut = np.asarray(weights, float), blind.Cut(0, 7)
     others = np.where(data.draw(st.lists(st.booleans(), min_size=graph.count, max_size=graph.count)), here, 0.0)
-    first = rng.normal(size=size).astype(np.float32)
+    first = rng.normal(size=cut.size).astype(np.float32)
     models = open_models = np.tile(first, (graph.count, 1))
-    server = np.zeros((graph.count, blind.sealed_width(size)), np.uint64)
+    server = np.zeros((graph.count, cut.sealed_width), np.uint64)
     for round, weighing in enumerate((here, others), start=1):
         rows = np.where(weighing[:, None] > 0, rng.normal(size=models.shape), 0).astype(np.float32)
-        server = Blind(rule, sealed=True)(server, Updates(masked(models + rows, round, weighing > 0), weighing), graph)
+        sent = Updates(masked(models + rows, round, weighing > 0, cut), weighing)
+        server = Blind(rule, cut, sealed=True)(server, sent, graph)
         updates = Updates(rows, weighing)
-        models, open_models = Blind(rule)(models, updates, graph), rule(open_models, updates, graph)
-        for sealed, row in zip(server, models, strict=True):
-            values, masks = blind.opened(sealed)
-            found = blind.unmasked(values, masks, KEY, "run") if masks else first
-            np.testing.assert_array_equal(found, row)
+        models, open_models = Blind(rule, cut)(models, updates, graph), rule(open_models, updates, graph)
+        np.testing.assert_array_equal(opened(server, first, cut), models)
         np.testing.assert_allclose(models, open_models, atol=1e-5)
+
+
+def by_columns(rule, models, updates, round, densities, graph, cut):
+    """(K, B) float64: every column by itself, by the open rule among the devices that sent it; the oracle."""
+    result = models.astype(float)
+    for piece, columns in enumerate(cut.columns):
+        sent = np.array([bool(density) and piece in cut.sent(round, density) for density in densities])
+        among = Updates(np.where(sent[:, None], updates.rows, 0).astype(float), np.where(sent, updates.weights, 0.0))
+        mixed = rule(models.astype(float), among, graph)
+        for i in range(graph.count):
+            if sent[i] or not updates.weights[i]:  # who was there and did not send it keeps its own
+                result[i, columns] = mixed[i, columns]
+    return result
+
+
+@settings(max_examples=40)
+@given(weighted_graphs(zeros=True), st.sampled_from(LINEAR), st.integers(0, 2**32 - 1), st.data())
+def test_pieces_come_to_the_same_bits_whoever_sends_how_many_and_near_the_open_rule_among_those(case, rule, seed, data):
+    """Three rounds; every device has another density in each, and some are absent. Rows are then of several rounds."""
+    pytest.importorskip("cryptography")
+    graph, weights, _ = case
+    rng, cut = np.random.default_rng(seed), blind.Cut(seed % 97, 11, 5)
+    first = rng.normal(size=cut.size).astype(np.float32)
+    models = np.tile(first, (graph.count, 1))
+    server = np.zeros((graph.count, cut.sealed_width), np.uint64)
+    for round in (1, 2, 3):
+        some = st.lists(st.sampled_from([0, 0.2, 0.5, 1]), min_size=graph.count, max_size=graph.count)
+        densities = np.where(np.asarray(weights) > 0, data.draw(some), 0)
+        weighing = np.where(densities > 0, weights, 0.0)
+        rows = np.where(densities[:, None] > 0, 0.1 * rng.normal(size=models.shape), 0).astype(np.float32)
+        wanted = by_columns(rule, models, Updates(rows, weighing), round, densities, graph, cut)
+        sent = Updates(masked(models + rows, round, densities, cut), weighing)
+        server = Blind(rule, cut, sealed=True)(server, sent, graph)
+        models = Blind(rule, cut)(models, Updates(in_part(rows, round, densities, cut), weighing), graph)
+        np.testing.assert_array_equal(opened(server, first, cut), models)
+        np.testing.assert_allclose(models, wanted, atol=1e-5)
+
+
+def test_pieces_at_the_limits_do_not_overflow_whoever_sends_them():
+    """The largest values of both signs in every column, with few and many senders: as in whole numbers without end."""
+    graph, cut = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]), blind.Cut(1, 12, 4)
+    rule, densities = SFL(hops=2), np.array([1.0, 0.75, 0.5, 0.25])
+    rows = (1e30 * np.sign(np.random.default_rng(0).normal(size=(4, 12)))).astype(np.float32)
+    weights, models = np.array([1.0, 5.0, 1.0, 3.0]), np.zeros((4, 12), np.float32)
+    found = Blind(rule, cut)(models, Updates(in_part(rows, 1, densities, cut), weights), graph)
+    for piece, columns in enumerate(cut.columns):
+        sent = np.array([piece in cut.sent(1, density) for density in densities])
+        matrix = matrix_of(rule, np.where(sent, weights, 0.0), graph)[0]
+        whole = blind.whole_weights(np.where(sent[:, None], matrix, 0.0))
+        assert abs(whole).sum(axis=1).max() <= 16 * 2**24
+        for i, column in ((i, c) for i in np.flatnonzero(sent) for c in columns):
+            exact = sum(int(whole[i, j]) * int(blind.whole(rows)[j, column]) for j in range(4))
+            assert abs(exact) <= 2**62
+            assert found[i, column] == np.float32(exact / 2.0**48)
+        np.testing.assert_array_equal(found[~sent][:, columns], 0)
 
 
 def test_a_room_is_averaged_blind_too():
     graph = Graph.from_rooms(["a", "a", "b"])
     check_rule(RoomAverage(), graph)
     updates = Updates(np.array([[1.0], [3.0], [9.0]], np.float32), np.array([1.0, 1.0, 0.0]))
-    np.testing.assert_array_equal(Blind(RoomAverage())(np.zeros((3, 1), np.float32), updates, graph), [[2], [2], [0]])
+    mixed = Blind(RoomAverage(), blind.Cut(0, 1))(np.zeros((3, 1), np.float32), updates, graph)
+    np.testing.assert_array_equal(mixed, [[2], [2], [0]])
 
 
 class Squares:
@@ -102,7 +175,8 @@ def test_the_papers_equation_is_refused():
     ("changes", "message"),
     [
         ({"aggregator": {"name": "gfedfilt", "signal": "updates"}}, "the aggregator GFedFilt does not do for it"),
-        ({"scheduler": {"name": "everything", "density": 0.3}}, "needs whole rows, density 1: .* got 0.3"),
+        ({"scheduler": {"name": "everything", "density": 0.04}}, "needs a density of at least 1/20, got 0.04"),
+        ({"sparsifier": {"name": "top_k", "half": True}}, "sparsifier must be top_k, with half = false"),
         ({"evaluation": {"trained": True}}, "evaluation.trained must be false"),
         (OWN | {"graph": {"name": "homes", "rooms": 2, "devices": 4, "between": "updates"}}, "cannot learn a graph"),
         ({"events": [{"round": 2, "join": 1}]}, 'a device must join with start = "own"'),
@@ -138,6 +212,52 @@ def test_a_blind_run_is_as_accurate_sends_twice_as_much_and_goes_on_after_a_stop
     assert finish(tmp_path / "stopped", resume=True, **BLIND)["models_sha256"] == hidden["models_sha256"]
 
 
+def sparse(**changes):
+    return BLIND | {"scheduler": {"name": "everything", "density": 0.1}} | changes
+
+
+def test_a_sparse_blind_run_sends_a_tenth_and_goes_on_after_a_stop_with_the_same_bits(tmp_path):
+    whole, tenth = finish(tmp_path / "whole", **BLIND), finish(tmp_path / "tenth", **sparse())
+    size = Run(from_table(SMALL)).layout.size
+    sent = [line["time"]["devices"]["bytes"] for line in read_lines(tmp_path / "tenth")]
+    cut = blind.Cut(0, size, 20)
+    assert [set(one) for one in sent] == [{cut.bytes_of(cut.sent(round, 0.1))} for round in range(1, 7)]
+    assert tenth["totals"]["bytes"] == pytest.approx(0.1 * whole["totals"]["bytes"], rel=0.1)  # few values
+    as_far_as(4, tmp_path / "stopped", **sparse())
+    assert finish(tmp_path / "stopped", resume=True, **sparse())["models_sha256"] == tenth["models_sha256"]
+
+
+def test_what_is_not_sent_comes_later_and_is_in_the_model_only_then():
+    """In each round the columns of two pieces move; what the others learnt is left over, unless it is not kept."""
+    for keep in (True, False):
+        run = Run(from_table(SMALL | sparse(sparsifier={"name": "top_k", "error_feedback": keep})))
+        before = run.start()
+        with run.experiment() as experiment:
+            for state, _ in islice(play(before, experiment), 2):
+                columns = np.concatenate([run.cut.columns[piece] for piece in run.cut.sent(state.round, 0.1)])
+                other = np.setdiff1d(np.arange(run.cut.size), columns)
+                assert (state.models != before.models).any(axis=0)[columns].any()
+                np.testing.assert_array_equal(state.models[:, other], before.models[:, other])
+                if keep:
+                    np.testing.assert_array_equal(state.residuals[:, columns], 0)
+                    assert state.residuals[:, other].any()
+                else:
+                    assert state.residuals is None
+                before = state
+
+
+def test_a_plan_is_kept_to_the_byte_so_that_nobody_is_late_by_sending():
+    table = SMALL | BLIND | {"scheduler": {"name": "same_deadline", "density_min": 0.1}, "late": {"policy": "deadline"}}
+    run = Run(from_table(table))
+    with run.experiment() as experiment:
+        for _, record in islice(play(run.start(), experiment), 2):
+            planned = np.array([plan.density for plan in record.schedule.plans])
+            assert len(set(planned.tolist())) > 1
+            assert (record.sizes <= planned * run.update_bytes * (1 + 1e-9)).all()
+            assert record.sizes.all()
+            assert not record.late.any()
+
+
 def test_an_update_that_is_too_long_is_cut_by_its_device():
     """A learning rate at which open training goes wild leaves no row beyond what fixed point can hold."""
     run = Run(from_table(SMALL | BLIND | {"training": {"learning_rate": 30.0}, "rounds": 1}))
@@ -155,11 +275,20 @@ COMING_AND_GOING = [
 
 
 @pytest.mark.slow(3)
-def test_flowers_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path):
+@pytest.mark.parametrize(
+    ("scheduler", "client"),
+    [
+        ({"name": "everything"}, "plain"),
+        ({"name": "same_deadline", "density_min": 0.1}, "plain"),
+        ({"name": "everything", "density": 0.3}, "scaffold"),  # whose rows are twice as wide
+    ],
+)
+def test_flowers_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, scheduler, client):
     pytest.importorskip("flwr")
     found = []
     for name in ("local", "flower"):
-        table = ROOM | BLIND | {"scheduler": "everything", "evaluation": {"every": 1}, "events": COMING_AND_GOING}
+        table = ROOM | BLIND | {"scheduler": scheduler, "client": client, "evaluation": {"every": 1}}
+        table |= {"events": COMING_AND_GOING}
         for _ in play_in_folder(Run(from_table(table | {"engine": {"name": name, "workers": 1}})), tmp_path / name):
             pass
         lines = [{**line, "seconds": 0} for line in read_lines(tmp_path / name)]

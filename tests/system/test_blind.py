@@ -14,6 +14,16 @@ KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 EDGE = 2**34  # the largest value in fixed point
 VALUES = st.floats(-2e3, 2e3, width=32) | st.sampled_from([1024.0, -1024.0, 1e30, -1e30, 0.0, 2.0**-24, 2.0**-30])
 seeds = st.integers(0, 2**32 - 1)
+cuts = st.builds(blind.Cut, seeds, st.integers(20, 50), st.integers(1, 20))
+
+
+def group(size, count=1, keys=(KEY,)):
+    return blind.Group(keys, blind.Cut(0, size, count))
+
+
+def whole_row(row, keys, round, device):
+    """What a device sends that sends its whole row as one piece."""
+    return blind.masked(row, group(len(row), keys=tuple(keys)), (0,), "run", round, device)
 
 
 @st.composite
@@ -80,17 +90,21 @@ def test_masked_mixing_is_open_mixing_bit_for_bit_and_near_that_of_floats(matrix
     brings[0] = True
     matrix = np.where(brings, abs(matrix), 0) + np.eye(count)[:1]
     matrix /= matrix.sum(axis=1, keepdims=True)
-    rows = np.random.default_rng(seed).normal(size=(count, 50)).astype(np.float32)
+    cut = data.draw(cuts)
+    rows = np.random.default_rng(seed).normal(size=(count, cut.size)).astype(np.float32)
     weights = blind.whole_weights(matrix)
     open_rows = blind.floats(blind.mixed(weights, blind.whole(rows)))
-    sent = [blind.masked(row, [KEY], "run", 3, device) for device, row in enumerate(rows)]
-    held = np.stack([blind.sealed(content, 50, 3, device) for device, content in enumerate(sent)])
+    everything = cut.sent(3, 1.0)
+    devices, first = blind.Group((KEY,), cut), np.zeros(cut.size, np.float32)
+    sent = [blind.masked(row, devices, everything, "run", 3, device) for device, row in enumerate(rows)]
+    held = np.stack([blind.sealed(content, cut, everything, 3, device) for device, content in enumerate(sent)])
     held[~brings] = 0  # nothing came
-    for row, wanted in zip(blind.mixed_sealed(weights, held), open_rows, strict=True):
-        values, masks = blind.opened(row)
-        masks = blind.masks_from_bytes(blind.masks_to_bytes(masks))
+    mixed = np.concatenate([blind.mixed_sealed(weights, held[:, place]) for place in cut.places], axis=1)
+    for row, wanted in zip(mixed, open_rows, strict=True):
+        masks = [mask for place in cut.places for mask in blind.opened(row[place])[1]]
         assert {mask.device for mask in masks} <= set(np.flatnonzero(brings).tolist())
-        np.testing.assert_array_equal(blind.unmasked(values, masks, [KEY], "run"), wanted)
+        found = blind.taken_in(blind.handed_out(row, blind.Sealing(cut, first)), devices, "run")
+        np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(open_rows, matrix @ rows.astype(float), atol=1e-5)
 
 
@@ -112,7 +126,7 @@ def test_what_the_server_sees_looks_like_noise_whatever_the_row():
     """Bits of masked rows of zeros, ones and a real range: half of them set, at each of the 64 places, as in noise."""
     size = 4000
     for row in (np.zeros(size), np.ones(size), np.linspace(-1, 1, size)):
-        content = blind.masked(row.astype(np.float32), [KEY], "run", 1, 0)
+        content = whole_row(row.astype(np.float32), [KEY], 1, 0)
         bits = np.unpackbits(np.frombuffer(content, np.uint8, 8 * size, blind.SALT)).reshape(size, 64)
         assert abs(bits.mean(axis=0) - 0.5).max() < 6 * 0.5 / np.sqrt(size)  # six standard deviations
 
@@ -123,8 +137,7 @@ def test_a_mask_never_covers_two_rows(seed, other, place):
     row = np.random.default_rng(seed).normal(size=20).astype(np.float32)
     changed = row.copy()
     changed[place] += np.float32(0.5 + other / 2**32)
-    where = [KEY], "run", 4, 2
-    first, again, different = (blind.masked(one, *where) for one in (row, row, changed))
+    first, again, different = (whole_row(one, [KEY], 4, 2) for one in (row, row, changed))
     assert first == again
     assert first[: blind.SALT] != different[: blind.SALT]
     masks = [
@@ -136,7 +149,7 @@ def test_a_mask_never_covers_two_rows(seed, other, place):
 
 def mixed_alone(row, keys=(KEY,), weight=2**24):
     """(masked values, the mask in them) of a row that device 2 sent in round 4, mixed with nothing."""
-    sent = blind.sealed(blind.masked(row, keys, "run", 4, 2), len(row), 4, 2)
+    sent = blind.sealed(whole_row(row, keys, 4, 2), blind.Cut(0, len(row)), (0,), 4, 2)
     values, (mask,) = blind.opened(blind.mixed_sealed(np.array([[weight]]), sent[None])[0])
     return values, mask
 
@@ -146,15 +159,17 @@ def mixed_alone(row, keys=(KEY,), weight=2**24):
 )
 def test_a_row_of_another_round_device_or_run_is_refused(change, run):
     values, mask = mixed_alone(np.ones(1, np.float32))  # however short it is
-    assert blind.unmasked(values, [mask], [KEY], "run").tolist() == [1.0]
+    assert blind.unmasked(values, [mask], 0, [KEY], "run").tolist() == [1.0]
     with pytest.raises(ValueError, match="does not open"):
-        blind.unmasked(values, [mask._replace(**change)], [KEY], run)
+        blind.unmasked(values, [mask._replace(**change)], 0, [KEY], run)
+    with pytest.raises(ValueError, match="does not open"):
+        blind.unmasked(values, [mask], 1, [KEY], "run")  # as if it were another piece
 
 
 def test_weights_that_do_not_sum_to_1_are_refused():
     values, mask = mixed_alone(np.ones(5, np.float32), weight=2**25)
     with pytest.raises(ValueError, match="does not open"):
-        blind.unmasked(values, [mask], [KEY], "run")
+        blind.unmasked(values, [mask], 0, [KEY], "run")
 
 
 @given(seeds, st.integers(0, 23), st.integers(1, 2**64 - 1))
@@ -166,29 +181,46 @@ def test_a_row_that_was_changed_is_refused_whatever_is_in_it(seed, place, change
     values, mask = mixed_alone(np.random.default_rng(seed).normal(size=20).astype(np.float32))
     values[place : place + 1] += np.uint64(change)
     with pytest.raises(ValueError, match="does not open"):
-        blind.unmasked(values, [mask], [KEY], "run")
+        blind.unmasked(values, [mask], 0, [KEY], "run")
 
 
 def test_a_row_under_another_key_is_refused_and_keys_can_be_renewed_one_device_at_a_time():
     before, after = [KEY], [OTHER, KEY]  # a new key goes on top of the file
-    content = [blind.masked(np.full(9, device), keys, "run", 4, device) for device, keys in enumerate((before, after))]
-    held = np.stack([blind.sealed(one, 9, 4, device) for device, one in enumerate(content)])
+    content = [whole_row(np.full(9, device), keys, 4, device) for device, keys in enumerate((before, after))]
+    held = np.stack([blind.sealed(one, blind.Cut(0, 9), (0,), 4, device) for device, one in enumerate(content)])
     values, masks = blind.opened(blind.mixed_sealed(blind.whole_weights(np.full((1, 2), 0.5)), held)[0])
     with pytest.raises(ValueError, match="a group key that this device does not have"):
-        blind.unmasked(values, masks, before, "run")
-    np.testing.assert_array_equal(blind.unmasked(values, masks, after, "run"), np.full(9, 0.5))
+        blind.unmasked(values, masks, 0, before, "run")
+    np.testing.assert_array_equal(blind.unmasked(values, masks, 0, after, "run"), np.full(9, 0.5))
 
 
 @pytest.mark.parametrize("content", [b"", bytes(23), bytes(8 * 9 + blind.SALT + 1)])
 def test_a_masked_row_of_another_length_is_refused(content):
     with pytest.raises(ValueError, match="must be 88 bytes long"):
-        blind.sealed(content, 5, 1, 0)
+        blind.sealed(content, blind.Cut(0, 5), (0,), 1, 0)
 
 
-@pytest.mark.parametrize("content", [bytes(31), bytes(32 * 513)])
-def test_a_list_of_masks_that_is_none_is_refused(content):
-    with pytest.raises(ValueError, match="masks must be up to 512"):
-        blind.masks_from_bytes(content)
+def note(pieces):
+    return np.array([(0, 1, 2**24, bytes(16), pieces)], blind.NOTE).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"masks": bytes(35)}, "masks must be up to 1024"),
+        ({"masks": note(1) * 1025}, "masks must be up to 1024"),
+        ({"masks": note(1) * 513}, "at most 512 masks"),
+        ({"masks": note(0)}, "pieces 0 to 1"),
+        ({"masks": note(4)}, "pieces 0 to 1"),
+        ({"masks": note(1)}, "masked must be 56 bytes"),
+        ({"masks": note(1), "masked": bytes(56)}, "row must be 12 bytes"),
+        ({"masks": note(3), "masked": bytes(112), "row": bytes(4)}, "row must be 0 bytes"),
+        ({"row": np.full(6, np.nan, "<f4").tobytes()}, "row must be finite"),
+    ],
+)
+def test_a_row_that_was_not_handed_out_so_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        blind.taken_in({"row": b"", "masked": b"", "masks": b"", **fields}, group(6, 2), "run")
 
 
 @pytest.mark.parametrize("text", ["", "zz", "00" * 31, f"{'00' * 32}\nno"])
@@ -208,3 +240,124 @@ def test_an_update_is_no_longer_than_its_model_allows(update, model):
     assert np.linalg.norm(found.astype(float)) <= most * (1 + 1e-6)
     if np.linalg.norm(update.astype(float)) <= most:
         assert found is update
+
+
+# --- rows in pieces -------------------------------------------------------------------------------------------------
+
+
+@given(cuts, st.integers(1, 1000), st.floats(0.01, 1), st.floats(0.01, 1))
+def test_pieces_hold_every_column_once_and_of_two_devices_one_sends_all_that_the_other_does(cut, round, one, other):
+    assert sorted(np.concatenate(cut.columns).tolist()) == list(range(cut.size))
+    assert {len(columns) for columns in cut.columns} <= {cut.size // cut.count, -(-cut.size // cut.count)}
+    few, many = (set(cut.sent(round, density)) for density in sorted((one, other)))
+    assert few <= many <= set(range(cut.count))
+    assert cut.sent(round, 1.0) == tuple(range(cut.count))
+    assert blind.Cut(cut.seed, cut.size, cut.count).sent(round, one) == cut.sent(round, one)  # on any machine
+
+
+@given(cuts, st.integers(1, 100), st.floats(0.001, 1))
+def test_a_device_sends_no_more_than_its_density_allows(cut, round, density):
+    """Where that is at least one piece: the plan counts with these bytes, and a device that sends more is late."""
+    sent = cut.sent(round, density)
+    assert len(sent) == max(1, int(density * cut.count + 1e-9))
+    if density * cut.count >= 1:
+        assert cut.bytes_of(sent) <= density * cut.whole_bytes * (1 + 1e-9)
+    row = np.ones(cut.size, np.float32)
+    assert len(blind.masked(row, blind.Group((KEY,), cut), sent, "run", round, 0)) == cut.bytes_of(sent)
+
+
+@pytest.mark.parametrize("most", range(1, 21))
+def test_every_piece_has_its_turn_as_often_and_soon_whatever_the_density(most):
+    cut = blind.Cut(5, 100, 20)
+    sent = np.array([[piece in cut.sent(round, most / 20) for piece in range(20)] for round in range(1, 2001)])
+    assert (sent.sum(axis=1) == most).all()
+    assert abs(sent.sum(axis=0) - 100 * most).max() <= 2
+    waits = [np.diff(np.flatnonzero(column), prepend=-1).max() for column in sent.T]
+    assert max(waits) <= 2 * 20 / most  # in a fixed cycle it would be half of that
+
+
+@given(cuts, arrays(np.float32, 50, elements=st.floats(-2, 2, width=32)), st.floats(0.05, 1), st.integers(1, 99))
+def test_what_is_sent_and_what_is_left_are_the_update_and_what_was_left(cut, values, density, round):
+    """Nothing is lost: to the bit, unless it is bounded."""
+    update, left = values[: cut.size], values[-cut.size :]
+    sent = cut.sent(round, density)
+    columns = np.concatenate([cut.columns[piece] for piece in sent])
+    found, rest = blind.taken(update, left, np.full(cut.size, 1e3, np.float32), cut, sent)
+    assert np.flatnonzero(~np.isnan(found)).tolist() == sorted(columns.tolist())
+    total = update + left
+    np.testing.assert_array_equal(np.nan_to_num(found) + (0 if rest is None else rest), total)
+    assert (rest is None) == (len(columns) == cut.size)
+    bound, same = blind.taken(update, left, np.zeros(cut.size, np.float32), cut, sent)
+    assert np.linalg.norm(np.nan_to_num(bound).astype(float)) <= 2 * (1 + 1e-6)
+    np.testing.assert_array_equal(same, rest)
+    assert blind.taken(update, left, update, cut, sent, keep=False)[1] is None
+
+
+@given(cuts, seeds, seeds, st.floats(0.05, 1))
+def test_a_view_of_pieces_fits_every_models_and_its_length_and_places_are_known_before(cut, seed, other, density):
+    """The server sees a salt and masked pieces. With masks to suit they are those of any other rows; nothing else in
+    what is sent depends on a row: neither how long it is, nor which columns are in it."""
+    sent = cut.sent(3, density)
+    rows = [np.random.default_rng(one).normal(size=cut.size).astype(np.float32) for one in (seed, other)]
+    seen = [blind.masked(row, blind.Group((KEY,), cut), sent, "run", 3, 1) for row in rows]
+    assert len(seen[0]) == len(seen[1]) == cut.bytes_of(sent)
+    start = blind.SALT
+    for piece in sent:
+        columns = cut.columns[piece]
+        mine, theirs = (blind.whole(row[columns]).view(np.uint64) for row in rows)
+        view = np.frombuffer(seen[0], "<u8", len(columns), start)
+        fitting = view - theirs  # the masks under which the other rows give this view
+        np.testing.assert_array_equal(theirs + fitting, view)
+        assert not (fitting == view - mine).all() or (mine == theirs).all()
+        start += 8 * (len(columns) + blind.CHECKS)
+
+
+def masks_of(row, devices, sent, round=4, device=2):
+    """{(piece, place): mask} that is on a row."""
+    content, start, found = blind.masked(row, devices, sent, "run", round, device), blind.SALT, {}
+    for piece in sent:
+        values = blind.whole(row[devices.cut.columns[piece]]).view(np.uint64)
+        drawn = np.frombuffer(content, "<u8", len(values), start) - values
+        found |= {(piece, i): int(mask) for i, mask in enumerate(drawn)}
+        start += 8 * (len(values) + blind.CHECKS)
+    return found
+
+
+def test_no_mask_covers_two_pieces_rounds_devices_densities_or_values():
+    """Also if the server asks again for the same round with another density, or the row differs in another piece."""
+    devices = group(40, 8)
+    row = np.random.default_rng(0).normal(size=40).astype(np.float32)
+    changed = row.copy()
+    changed[devices.cut.columns[7][0]] += 1  # a piece that the first ones of these do not send
+    cases = [
+        (row, (0, 3), 4, 2),
+        (row, (0, 3, 5), 4, 2),
+        (row, tuple(range(8)), 4, 2),
+        (changed, tuple(range(8)), 4, 2),
+        (row, (0, 3), 5, 2),
+        (row, (0, 3), 4, 1),
+    ]
+    drawn = [mask for one, *where in cases for mask in masks_of(one, devices, *where).values()]
+    assert len(drawn) == len(set(drawn)) > 100
+    assert masks_of(row, devices, (0, 3)) == masks_of(row.copy(), devices, (0, 3))  # the same again: the same bytes
+
+
+def test_pieces_of_several_rounds_open_together_and_those_never_sent_are_the_first_model():
+    """Two pieces of round 1, one of which is sent again in round 2; absent pieces cost four bytes a value."""
+    devices, first = group(40, 4), np.arange(40, dtype=np.float32)
+    cut, one = devices.cut, np.array([[2**24]])
+    state = np.zeros(cut.sealed_width, np.uint64)
+    wanted = first.copy()
+    for round, sent, value in ((1, (0, 2), 0.5), (2, (2,), -7.0)):
+        row = np.full(40, value, np.float32)
+        held = blind.sealed(blind.masked(row, devices, sent, "run", round, 0), cut, sent, round, 0)
+        for piece in sent:
+            state[cut.places[piece]] = blind.mixed_sealed(one, held[None, cut.places[piece]])[0]
+            wanted[cut.columns[piece]] = value
+    fields = blind.handed_out(state, blind.Sealing(cut, first))
+    np.testing.assert_array_equal(blind.taken_in(fields, devices, "run"), wanted)
+    assert [len(fields[name]) for name in ("row", "masked", "masks")] == [4 * 20, 8 * 2 * 14, 2 * 36]
+    swapped = state.copy()
+    swapped[cut.places[0]], swapped[cut.places[2]] = state[cut.places[2]], state[cut.places[0]]
+    with pytest.raises(ValueError, match="does not open"):
+        blind.taken_in(blind.handed_out(swapped, blind.Sealing(cut, first)), devices, "run")

@@ -7,7 +7,7 @@ import numpy as np
 from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.rounds.types import Rule, Updates
-from fedfilt.system.blind import floats, mixed, mixed_sealed, whole, whole_weights
+from fedfilt.system.blind import Cut, brought, floats, mixed, mixed_sealed, whole, whole_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,25 +17,43 @@ class Blind:
     Of `sealed` rows the server knows only whose masks are in them (`fedfilt.system.blind`), and an "update" is the
     whole trained row. A device that brings nothing is not mixed into others; if its own row stays, it stays to the bit.
 
+    Each piece of the `cut` is mixed by itself, among the devices that sent it. A device that sent others does not count
+    in it, and its own stays: an update that was not sent is NaN, or has no mask.
+
     >>> from fedfilt.aggregators import FedAvg
     >>> updates = Updates(np.array([[1.0], [4.0]], np.float32), np.array([2.0, 1.0]))
-    >>> Blind(FedAvg())(np.zeros((2, 1), np.float32), updates, Graph.from_edges(2, []))
+    >>> Blind(FedAvg(), Cut(seed=0, size=1))(np.zeros((2, 1), np.float32), updates, Graph.from_edges(2, []))
     array([[2.],
            [2.]], dtype=float32)
     """
 
     rule: Rule
+    cut: Cut
     sealed: bool = False
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
-        matrix, stays = matrix_of(self.rule, updates.weights, graph)
-        weights = whole_weights(np.where(stays[:, None], 0.0, matrix))
-        if self.sealed:
-            result = mixed_sealed(weights, updates.rows)
-        else:
-            result = floats(mixed(weights, whole(models + updates.rows)))
-        result[stays] = models[stays]
+        result, known = models.copy(), dict[bytes, tuple[Array, Array]]()
+        for place in self.cut.places if self.sealed else self.cut.columns:
+            rows = updates.rows[:, place]
+            sent = brought(rows) if self.sealed else np.asarray((~np.isnan(rows)).any(axis=1))
+            if not sent.any():
+                continue  # it stays as it is
+            if sent.tobytes() not in known:
+                known[sent.tobytes()] = _weights(self.rule, sent, updates.weights, graph)
+            weights, stays = known[sent.tobytes()]
+            if self.sealed:
+                mixture = mixed_sealed(weights, rows)
+            else:
+                mixture = floats(mixed(weights, whole(models[:, place] + np.where(sent[:, None], rows, 0))))
+            result[:, place] = np.where(stays[:, None], models[:, place], mixture)
         return result
+
+
+def _weights(rule: Rule, sent: Array, samples: Array, graph: Graph) -> tuple[Array, Array]:
+    """((K, K) whole weights of a piece, (K,) True where it stays as it is) if only some devices `sent` it."""
+    matrix, stays = matrix_of(rule, np.where(sent, samples, 0.0), graph)
+    stays = stays | (~sent & (samples > 0))
+    return whole_weights(np.where(stays[:, None], 0.0, matrix)), stays
 
 
 def matrix_of(rule: Rule, weights: Array, graph: Graph) -> tuple[Array, Array]:

@@ -16,15 +16,25 @@ or an order that the server repeats. So a device need not remember which masks i
 No other row: with its values a device masks four sums of them, with secret factors. They are mixed like values, so the
 device that opens a mixed row sees whether it is the mixture that it is said to be. A row of another round, run or
 device, and one that was changed, is refused, whatever is in it: so the server learns nothing by trying.
+
+No place that tells: to send less, a row is cut into pieces. Which columns a piece has is drawn from the seed, and which
+pieces are sent follows from the number of the round. A piece is masked, checked, mixed and opened by itself, so all of
+the above holds for each. What a device does not send stays as it is: it is not in what others get, and not changed. To
+mix it, the server would have to weigh a mixture again, in 2^24ths of 2^48ths; to round that in between, it would have
+to read it.
 """
 
 import hashlib
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from fedfilt._draws import Key, generator
 from fedfilt._types import Array
 
 FRACTION_BITS = 24  # of a value
@@ -35,17 +45,85 @@ LEAP = 2.0  # length of an update, at most, as a multiple of that of the model i
 MOST = 512  # devices
 SALT = 16  # bytes: 4 that name the group key, 12 from the row
 KEY = 32  # bytes of a group key
-CHECKS = 4  # sums by which a row is checked
-NOTE = np.dtype([("device", "<u4"), ("round", "<u4"), ("weight", "<i8"), ("salt", f"V{SALT}")])
+CHECKS = 4  # sums by which a piece is checked
+PIECES = 20  # into which rows are cut where less than all is sent; at most 32, the bits of a note
+GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio, without its whole part, in 2^64ths
+NOTE = np.dtype([("device", "<u4"), ("round", "<u4"), ("weight", "<i8"), ("salt", f"V{SALT}"), ("pieces", "<u4")])
 
 
 class Mask(NamedTuple):
-    """A mask that is in a masked row, so many times."""
+    """A mask that is in a masked piece, so many times."""
 
     device: int
     round: int
     weight: int
     salt: bytes
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of `size` values in `count` pieces, even but for one value, whose columns are drawn from the seed.
+
+    In a round all devices begin with the same piece and send as many as their densities allow, one after the other in a
+    circle: of two devices, one sends all that the other does. Each round begins further on, by the golden ratio of the
+    circle. So, whatever the density, no piece waits for much longer than if it had its turn in a fixed cycle.
+
+    >>> cut = Cut(seed=0, size=7, count=3)
+    >>> [columns.tolist() for columns in cut.columns], cut.sent(1, density=0.7), cut.sent(2, density=0.4)
+    ([[2, 3, 5], [0, 1], [4, 6]], (1, 2), (0,))
+    """
+
+    seed: int
+    size: int
+    count: int = 1
+
+    @cached_property
+    def columns(self) -> list[Array]:
+        """The columns of every piece, rising; with one piece, all of them."""
+        if self.count == 1:
+            return [np.arange(self.size)]
+        drawn = generator(self.seed, Key.PIECES).permutation(self.size)
+        return [np.sort(part) for part in np.array_split(drawn, self.count)]
+
+    def sent(self, round: int, density: float) -> tuple[int, ...]:
+        """The pieces that a device of that density sends in a round; at least one."""
+        begin = round * GOLDEN % 2**64 * self.count >> 64
+        most = max(1, int(density * self.count + 1e-9))
+        return tuple(sorted((begin + i) % self.count for i in range(most)))
+
+    def bytes_of(self, sent: Sequence[int]) -> int:
+        """Bytes of those pieces, masked."""
+        return SALT + 8 * sum(len(self.columns[piece]) + CHECKS for piece in sent)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of a whole row, at most: so many that a share of the pieces is within that share of them."""
+        return self.count * (SALT + 8 * (-(-self.size // self.count) + CHECKS))
+
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where every piece lies in a sealed row."""
+        ends = np.cumsum([0] + [len(columns) + CHECKS + 4 * MOST for columns in self.columns]).tolist()
+        return [slice(*both) for both in pairwise(ends)]
+
+    @property
+    def sealed_width(self) -> int:
+        """Numbers of a sealed row."""
+        return int(self.places[-1].stop)
+
+
+class Sealing(NamedTuple):
+    """What the server must know of rows that it cannot read: how they are cut, and the first model, which is public."""
+
+    cut: Cut
+    first: Array  # (B,)
+
+
+class Group(NamedTuple):
+    """What a device needs to hide and to open rows: keys that all devices have and the server has not; the cut."""
+
+    keys: tuple[bytes, ...]  # see `read_keys`
+    cut: Cut
 
 
 # --- fixed point --------------------------------------------------------------------------------------------------
@@ -99,28 +177,53 @@ def bounded(update: Array, model: Array) -> Array:
     return update if length <= most else update * np.float32(most / length)
 
 
+def taken(
+    update: Array, left: Array | None, model: Array, cut: Cut, sent: Sequence[int], keep: bool = True
+) -> tuple[Array, Array | None]:
+    """What a device sends of its update and of what was `left`: bounded, and NaN where nothing is sent; what is left.
+
+    >>> taken(np.float32([1, 2, 4]), None, np.zeros(3), Cut(seed=0, size=3, count=3), sent=[1])
+    (array([nan, nan,  2.], dtype=float32), array([1., 2., 0.], dtype=float32))
+    """
+    total = update if left is None else update + left
+    columns = np.concatenate([cut.columns[piece] for piece in sent])
+    found, rest = np.zeros_like(total), total.copy()
+    found[columns], rest[columns] = total[columns], 0
+    found = bounded(found, model)
+    if len(columns) == len(total):
+        return found, None
+    unsent = np.ones(len(total), bool)
+    unsent[columns] = False
+    return np.where(unsent, np.float32(np.nan), found), rest if keep else None
+
+
 # --- masks, which only devices can draw ---------------------------------------------------------------------------
 
 
-def masked(row: Array, keys: Sequence[bytes], run: str, round: int, device: int) -> bytes:
-    """What a device sends: a salt, and its row in fixed point and its checks under the mask of that salt.
+def masked(row: Array, group: Group, sent: Sequence[int], run: str, round: int, device: int) -> bytes:
+    """What a device sends: a salt, and pieces of its row in fixed point, with their checks, under masks of that salt.
 
-    The first key draws the mask, the last one the factors of the checks; see `read_keys`.
+    The first key draws the masks, the last one the factors of the checks; see `read_keys`.
     """
-    values, head = whole(row).view(np.uint64), f"{run}|{round}|{device}|".encode()
-    seal = hmac.new(_derived(keys[0], b"", b"salt"), head + values.tobytes(), hashlib.sha256).digest()
-    salt = key_name(keys[0]) + seal[: SALT - 4]
-    values = np.concatenate([values, _checks(values, keys, run)])
-    values += _drawn(Mask(device, round, 1, salt), keys, run, len(values))
-    return salt + values.astype("<u8").tobytes()
+    keys, cut = group
+    values = [whole(row[cut.columns[piece]]).view(np.uint64) for piece in sent]
+    head = f"{run}|{round}|{device}|{cut.count}|{list(sent)}|".encode()
+    seal = hmac.new(_derived(keys[0], b"", b"salt"), head + np.concatenate(values).tobytes(), hashlib.sha256).digest()
+    mask = Mask(device, round, 1, key_name(keys[0]) + seal[: SALT - 4])
+    content = [mask.salt]
+    for piece, part in zip(sent, values, strict=True):
+        checked = np.concatenate([part, _checks(part, keys, run)])
+        content.append((checked + _drawn(mask, piece, keys, run, len(checked))).astype("<u8").tobytes())
+    return b"".join(content)
 
 
-def unmasked(values: Array, masks: Sequence[Mask], keys: Sequence[bytes], run: str) -> Array:
-    """The mixed row (B,) in masked values; ValueError if it is not the mixture that the masks say."""
+def unmasked(values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[bytes], run: str) -> Array:
+    """The mixed piece in masked values, as floats; ValueError if it is not the mixture that the masks say."""
     weights = [mask.weight for mask in masks]
     values = values.copy()
     for mask in masks:
-        values -= np.array(mask.weight, np.int64).astype(np.uint64) * _drawn(mask, keys, run, len(values))
+        drawn = _drawn(mask, piece, keys, run, len(values))
+        values -= np.array(mask.weight, np.int64).astype(np.uint64) * drawn
     row, checks = values[:-CHECKS], values[-CHECKS:]
     found = row.view(np.int64)
     most = sum(map(abs, weights)) * int(CAP) * 2**FRACTION_BITS
@@ -154,12 +257,12 @@ def read_keys(text: str) -> list[bytes]:
     return keys
 
 
-def _drawn(mask: Mask, keys: Sequence[bytes], run: str, size: int) -> Array:
-    """(size,) uint64 of a mask, from a key that is this mask's alone."""
+def _drawn(mask: Mask, piece: int, keys: Sequence[bytes], run: str, size: int) -> Array:
+    """(size,) uint64 of a mask, from a key that is this mask's and this piece's alone."""
     named = [key for key in keys if key_name(key) == mask.salt[:4]]
     if not named:
         raise ValueError("the row is masked with a group key that this device does not have")
-    return _stream(_derived(named[0], mask.salt, f"mask|{run}|{mask.round}|{mask.device}".encode()), size)
+    return _stream(_derived(named[0], mask.salt, f"mask|{run}|{mask.round}|{mask.device}|{piece}".encode()), size)
 
 
 def _checks(values: Array, keys: Sequence[bytes], run: str) -> Array:
@@ -183,58 +286,109 @@ def _derived(key: bytes, salt: bytes, what: bytes) -> bytes:
     return HKDF(SHA256(), 32, salt, b"fedfilt blind " + what).derive(key)
 
 
-# --- what the server holds: masked values, and which masks are in them ----------------------------------------------
-# A row of uint64: values and checks; then for every device how often its mask is in them, of which round it is, and its
-# salt as two numbers. So it is mixed, kept and saved like any row. Without a mask it is the first model.
+# --- what the server holds: masked pieces, and which masks are in them -----------------------------------------------
+# A row of uint64, piece after piece: values and checks; then for every device how often its mask is in them, of which
+# round it is, and its salt as two numbers. So it is mixed, kept and saved like any row. A piece without a mask is that
+# of the first model, or was not sent.
 
 
-def sealed_width(size: int) -> int:
-    """Numbers of a sealed row of so many values."""
-    return size + CHECKS + 4 * MOST
-
-
-def masked_bytes(size: int) -> int:
-    """Bytes of a masked row that a device sends."""
-    return SALT + 8 * (size + CHECKS)
-
-
-def sealed(content: bytes, size: int, round: int, device: int) -> Array:
-    """The row that a device sent, sealed; ValueError if it is not of that size."""
-    if len(content) != masked_bytes(size):
-        raise ValueError(f"a masked row must be {masked_bytes(size)} bytes long, got {len(content)}")
-    row = np.zeros(sealed_width(size), np.uint64)
-    row[: size + CHECKS] = np.frombuffer(content, "<u8", offset=SALT)
-    row[size + CHECKS :].reshape(4, MOST)[:, device] = 1, round, *np.frombuffer(content, "<u8", 2)
+def sealed(content: bytes, cut: Cut, sent: Sequence[int], round: int, device: int) -> Array:
+    """The pieces that a device sent, as a sealed row; ValueError if they are not of that size."""
+    if len(content) != cut.bytes_of(sent):
+        raise ValueError(f"a masked row must be {cut.bytes_of(sent)} bytes long, got {len(content)}")
+    row, start = np.zeros(cut.sealed_width, np.uint64), SALT
+    for piece in sent:
+        values, notes = _split(row[cut.places[piece]])
+        values[:] = np.frombuffer(content, "<u8", len(values), start)
+        notes.reshape(4, MOST)[:, device] = 1, round, *np.frombuffer(content, "<u8", 2)
+        start += values.nbytes
     return row
 
 
+def brought(rows: Array) -> Array:
+    """(K,) True where a sealed piece is one that a device sent."""
+    return np.asarray(rows[:, -4 * MOST : -3 * MOST].any(axis=1))
+
+
 def mixed_sealed(weights: Array, rows: Array) -> Array:
-    """Sealed rows as they came from devices, mixed; a weight of 0 leaves a row, and its mask, out."""
+    """Sealed pieces as they came from devices, mixed; a weight of 0 leaves a piece, and its mask, out."""
     result, named = mixed(weights, rows), 3 * MOST  # rounds and salts are not summed
     result[:, -named:] = mixed(weights != 0, rows[:, -named:])
     return result
 
 
-def opened(row: Array) -> tuple[Array, list[Mask]]:
-    """(masked values and checks, masks in them) of a sealed row; no masks: it is the first model."""
-    values, notes = np.split(row, [-4 * MOST])
+def opened(piece: Array) -> tuple[Array, list[Mask]]:
+    """(masked values and checks, masks in them) of a sealed piece; no masks: it is that of the first model."""
+    values, notes = _split(piece)
     weights, rounds, *salts = notes.reshape(4, MOST)
     found = np.flatnonzero(weights)
     counts, halves = weights.view(np.int64), np.stack(salts, axis=1).astype("<u8")
     return values, [Mask(int(i), int(rounds[i]), int(counts[i]), halves[i].tobytes()) for i in found]
 
 
-def masks_to_bytes(masks: Sequence[Mask]) -> bytes:
-    """Masks as they travel to a device."""
-    return np.array([tuple(mask) for mask in masks], NOTE).tobytes()
+def _split(piece: Array) -> tuple[Array, Array]:
+    """Values and notes of a sealed piece, as views."""
+    return piece[: -4 * MOST], piece[-4 * MOST :]
 
 
-def masks_from_bytes(content: bytes) -> list[Mask]:
-    """Masks that came; ValueError if that is no list of them."""
-    if len(content) % NOTE.itemsize or len(content) > MOST * NOTE.itemsize:
-        raise ValueError(f"masks must be up to {MOST} of {NOTE.itemsize} bytes, got {len(content)} bytes")
-    notes = np.frombuffer(content, NOTE)
-    return [
-        Mask(device, round, weight, bytes(salt))
-        for device, round, weight, salt in zip(*(notes[name].tolist() for name in Mask._fields), strict=True)
-    ]
+# --- a row on its way to its device -------------------------------------------------------------------------------
+
+
+def handed_out(row: Array, sealing: Sealing) -> dict[str, bytes]:
+    """The fields of a message that hand a sealed row out: `row` has pieces of the first model, `masked` the others.
+
+    `masks` says of every mask in which pieces it is, as bits. Before the first mixing, `row` is the first model.
+    """
+    cut, first = sealing
+    public, found, notes = [], [], dict[Mask, int]()
+    for piece, place in enumerate(cut.places):
+        values, masks = opened(row[place])
+        if masks:
+            found.append(values.astype("<u8").tobytes())
+        else:
+            public.append(first[cut.columns[piece]].astype("<f4").tobytes())
+        for mask in masks:
+            notes[mask] = notes.get(mask, 0) | 1 << piece
+    if not notes:
+        return {"row": first.astype("<f4").tobytes()}
+    masks_in = np.array([(*mask, pieces) for mask, pieces in notes.items()], NOTE)
+    return {"row": b"".join(public), "masked": b"".join(found), "masks": masks_in.tobytes()}
+
+
+def taken_in(fields: dict[str, bytes], group: Group, run: str) -> Array:
+    """(B,) the row that was handed out so, without its masks; ValueError if it is not what it says."""
+    keys, cut = group
+    masks = _masks(fields["masks"], cut.count)
+    wanted = [8 * (len(columns) + CHECKS) * bool(m) for columns, m in zip(cut.columns, masks, strict=True)]
+    public = [4 * len(columns) * (not m) for columns, m in zip(cut.columns, masks, strict=True)]
+    for name, sizes in (("masked", wanted), ("row", public)):
+        if len(fields[name]) != sum(sizes):
+            raise ValueError(f"{name} must be {sum(sizes)} bytes long for these masks, got {len(fields[name])}")
+    row = np.empty(cut.size, np.float32)
+    starts = np.cumsum([0, *wanted]), np.cumsum([0, *public])
+    for piece, (columns, inside) in enumerate(zip(cut.columns, masks, strict=True)):
+        if inside:
+            values = np.frombuffer(fields["masked"], "<u8", len(columns) + CHECKS, starts[0][piece]).astype(np.uint64)
+            row[columns] = unmasked(values, inside, piece, keys, run)
+        else:
+            row[columns] = np.frombuffer(fields["row"], "<f4", len(columns), starts[1][piece])
+    if not np.isfinite(row).all():
+        raise ValueError("row must be finite, got NaN or infinity")
+    return row
+
+
+def _masks(content: bytes, count: int) -> list[list[Mask]]:
+    """The masks in every piece; ValueError if that is no list of them."""
+    most = MOST * count
+    if len(content) % NOTE.itemsize or len(content) > most * NOTE.itemsize:
+        raise ValueError(f"masks must be up to {most} of {NOTE.itemsize} bytes, got {len(content)} bytes")
+    notes, found = np.frombuffer(content, NOTE), list[list[Mask]]([] for _ in range(count))
+    for device, round, weight, salt, pieces in notes.tolist():
+        if not 0 < pieces < 1 << count:
+            raise ValueError(f"masks must be of pieces 0 to {count - 1}, got the bits {pieces:b}")
+        for piece in range(count):
+            if pieces >> piece & 1:
+                found[piece].append(Mask(device, round, weight, bytes(salt)))
+    if any(len(masks) > MOST for masks in found):
+        raise ValueError(f"a piece must have at most {MOST} masks")
+    return found
