@@ -93,8 +93,8 @@ class Hostile:
                 reply = reply._replace(update=sent.astype(np.float32), absent="" if sent.any() else "switched off")
             yield reply
 
-    def test(self, models):
-        return self.inner.test(models)
+    def test(self, state):
+        return self.inner.test(state)
 
 
 @cache

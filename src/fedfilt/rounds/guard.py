@@ -18,6 +18,7 @@ from fedfilt.training.sgd import Diverged
 
 FEW = 3  # devices that must have trained before one of them can be told from the others
 GROWTH = 2.0  # times by which the median may grow from one round to the next
+FADED = 1.0  # of the longest median so far: what is over the limit only because most updates are shorter is no offence
 WORSE = 2.0, 1.0  # a device collapsed if its loss is above this times what it was, plus this
 LONGEST = 6  # times that a quarantine doubles
 SOON = 10  # rounds within which a second setback goes further back
@@ -31,9 +32,9 @@ class Guard:
       device that was ordered to do more than the median may send more in proportion;
     * `cap`: no parameter of a trained model is beyond ± so much (0: no limit);
     * `samples`: no device counts for more than so many times the median number of samples (0: no limit);
-    * `strikes`: a device that is over `clip` in so many rounds counts half after each, then nothing: it is in
-      quarantine for `quarantine` rounds, and still gets its model. Then it is on probation for as long: over the limit
-      once more, it is away for twice as long (0: nobody is in quarantine);
+    * `strikes`: a device that is over `clip` in so many rounds, and by the longest median so far too, counts half after
+      each, then nothing: it is in quarantine for `quarantine` rounds, and still gets its model. Then it is on probation
+      for as long: over the limit once more, it is away for twice as long (0: nobody is in quarantine);
     * `kept`: the last good states are kept. When more than half of the devices diverge or collapse at once, the models
       go back to the last of them, and the senders of the largest updates of the round before are put in quarantine
       (0: never);
@@ -100,7 +101,7 @@ class Guard:
         round, trained = state.round + 1, updates.weights > 0
         events = [*self._released(round, now)]
         away = now.until >= round
-        norms = np.array([_length(row) for row in updates.rows])
+        norms = np.array([_length(row) if row.any() else 0.0 for row in updates.rows])
         sound = trained & ~away & (norms > 0)
         median = float(np.median(norms[sound])) if sound.any() else 0.0
         if now.reference > 0:
@@ -109,19 +110,22 @@ class Guard:
         fair = median * np.maximum(work / usual if usual > 0 else 1.0, 1.0)  # (K,) what a device may send
         limits = self.clip * fair
         over = sound & (limits > 0) & (norms > limits)
-        strikes = np.maximum(now.strikes + np.where(over, 1, np.where(sound, -1, 0)), 0)
+        peak = max(float(now.peak), median)
+        far = over & (norms > self.clip * np.maximum(fair, FADED * peak))  # honest updates get short, some sooner
+        strikes = np.maximum(now.strikes + np.where(far, 1, np.where(sound, -1, 0)), 0)
         judged = bool(self.strikes and self.quarantine) and int(sound.sum()) >= FEW
-        caught = over & (strikes >= np.where(now.times > 0, 1, self.strikes)) & judged
+        caught = far & (strikes >= np.where(now.times > 0, 1, self.strikes)) & judged
         for device in map(int, np.flatnonzero(over)):
             times = float(f"{norms[device] / fair[device]:.3g}")
             if caught[device]:
                 events.append(self._shut(round, device, now, times))
             else:
-                details = {"times": times, **({"strike": int(strikes[device])} if judged else {})}
+                details = {"times": times, **({"strike": int(strikes[device])} if judged and far[device] else {})}
                 events.append(Happening(round, device, "clipped", details))
         strikes[caught] = 0
         kept = (state.models, *now.good)[: self.kept]
-        now = now._replace(strikes=strikes, norms=np.where(trained, norms, 0.0), reference=np.array(median), good=kept)
+        now = now._replace(strikes=strikes, norms=np.where(trained, norms, 0.0), good=kept)
+        now = now._replace(reference=np.array(median), peak=np.array(peak))
         rows = self._rows(state.models, updates.rows, norms, limits, (now.until >= round) | ~trained)
         weights = self._weights(updates.weights, strikes, now.until >= round)
         return Watched(Updates(rows, weights), now.named(), tuple(events))
@@ -207,6 +211,7 @@ class _Memory(NamedTuple):
     norms: Array  # (K,) lengths of the updates of the round before
     losses: Array  # (K,) last known
     reference: Array  # () median length of the round before; 0: none yet
+    peak: Array  # () largest of these so far
     setbacks: Array  # () in a row
     setback: Array  # () round of the last
     good: tuple[Array, ...]  # (K, B) models from which most devices trained well, the last first
@@ -216,7 +221,17 @@ class _Memory(NamedTuple):
         """Copies, so that they may be changed; models are never changed."""
         count, named = len(state.models), state.memory
         whole, number = np.zeros(count, np.int64), np.zeros((), np.int64)
-        nothing = [whole, whole, whole, np.zeros(count), np.full(count, np.nan), np.zeros(()), number, number]
+        nothing = [
+            whole,
+            whole,
+            whole,
+            np.zeros(count),
+            np.full(count, np.nan),
+            np.zeros(()),
+            np.zeros(()),
+            number,
+            number,
+        ]
         found = (named.get(f"guard.{name}", array) for name, array in zip(cls._fields, nothing, strict=False))
         good = (named[name] for number in range(1, len(named) + 1) if (name := f"guard.good.{number}") in named)
         return cls._make([*(array.copy() for array in found), tuple(good)])
