@@ -100,7 +100,7 @@ def study(samples, seed, rounds, seconds):
             if count:
                 models, _ = trained(data, rule, graph, shared, rounds, training, seed)
             with Engine(data, model, training, seed, 1) as engine:
-                tests = summary(engine.test(models), data)
+                tests = summary(engine.test(State(rounds, models)), data)
             line = {"seed": seed, "corrections": count, "rule": name, "device": tests["local"]["mean"]}
             line["worst"] = tests["local"]["worst"]
             if data.moments is not None:

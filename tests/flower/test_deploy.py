@@ -135,3 +135,26 @@ def test_a_log_to_which_another_process_appends_stays_small(tmp_path, monkeypatc
     older = (tmp_path / "superlink.1.log").read_text()
     assert (older + path.read_text()).endswith("line 097\nline 098\nline 099\n")
     assert len(older) < 120
+
+
+LOSES = """
+import os, signal, time
+from fedfilt.flower.deploy.supervise import stoppable
+
+class Loses:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+with stoppable(again=0.2):
+    Loses()
+    print("lost", flush=True)
+    time.sleep(600)
+    print("missed")
+"""
+
+
+def test_a_signal_that_got_lost_is_raised_again():
+    done = subprocess.run([sys.executable, "-c", LOSES], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "lost\n", done.stderr
+    assert done.returncode == 0

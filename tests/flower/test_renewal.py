@@ -5,11 +5,13 @@ import math
 import os
 import pwd
 import re
+import shlex
 import shutil
 import socket
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ from brokers import WAIT, Broker, home_written, needs_mosquitto
 from fedfilt.flower.deploy import certificates
 from fedfilt.flower.deploy.certificates import days_left
 from fedfilt.flower.deploy.renewal import lasting, renew_all, renew_device, renew_due
+from fedfilt.flower.deploy.units import unit
 from fedfilt.home.mqtt import Keys, Mqtt
 from helpers import SLOW, call, until
 
@@ -155,17 +158,27 @@ ANALYZE = shutil.which("systemd-analyze")
     ["server/fedfilt-server", "server/fedfilt-home", "broker/fedfilt-broker", "devices/device-000/fedfilt-device-000"],
 )
 def test_systemd_takes_the_units_and_finds_little_exposed(written_home, tmp_path, path):
-    unit = tmp_path / f"{path.rpartition('/')[2]}.service"
+    file = tmp_path / f"{path.rpartition('/')[2]}.service"
     text = (written_home / f"{path}.service").read_text()
     assert "User=fedfilt\n" in text
     assert re.search(r'ReadWritePaths="[^"]+/(server|broker|device-000)"', text)
-    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text))  # what it starts may be elsewhere
+    program = re.search(r"(?m)^ExecStart=(\S+)", text).group(1)
+    file.write_text(text if Path(program).exists() else text.replace(program, "/bin/true"))  # no broker here
     for words in (["verify"], ["security", "--offline=true", "--threshold=20"]):
         done = subprocess.run(
-            [str(ANALYZE), *words, str(unit)], capture_output=True, text=True, timeout=SLOW, check=False
+            [str(ANALYZE), *words, str(file)], capture_output=True, text=True, timeout=SLOW, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Unknown" not in done.stderr, done.stderr
+
+
+def test_a_folder_with_any_name_means_itself_to_systemd():
+    """Signs of systemd's own: specifiers, variables, quotes."""
+    text = unit(
+        "a device", f"/usr/bin/fedfilt device {shlex.quote('/srv/my ${HOME} 50%')}", Path('/srv/my ${HOME} 50%"')
+    )
+    assert "ExecStart=/usr/bin/fedfilt device '/srv/my $${HOME} 50%%'\n" in text
+    assert 'ReadWritePaths="/srv/my ${HOME} 50%%\\""\n' in text
 
 
 def test_days_of_a_device_whose_certificate_nobody_kept_are_not_known(building):

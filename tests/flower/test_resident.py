@@ -76,6 +76,32 @@ def stop(server):
 
 
 @pytest.mark.slow(30)
+@pytest.mark.parametrize("client", ["ditto", "scaffold"])
+def test_what_a_client_keeps_stays_on_its_device_and_gives_the_bits_of_the_local_engine(tmp_path, kept, client):
+    """A device is killed after its first rounds and goes on with what it had kept."""
+    experiment = own_experiment(tmp_path / "homes", client=client, aggregator="fedavg", rounds=ENDLESS)
+    building, server = deployed(tmp_path, kept, experiment=experiment)
+    devices, more = Devices(building, kept).start_all(), rounds_of(building)
+    more(2)
+    devices.kill("device-001")
+    devices.start("device-001")
+    until(lambda: "1" not in metrics(building)[-1].get("absent", {}), "the device is back")
+    more(2)
+    stop(server)
+    path = building / "server" / "run" / "checkpoint" / "state.safetensors"
+    with safe_open(path, "np") as file:
+        last = int(file.metadata()["round"])  # a line may have been written after it
+    saved = load_file(path)
+    np.testing.assert_array_equal(saved["models"], expected(building, last))
+    name = {"ditto": "client.personal", "scaffold": "client.control"}[client]
+    for device in range(4):
+        state = building / "devices" / f"device-{device:03d}" / "state"
+        assert any(name in load_file(path) for path in state.glob("left-*.safetensors"))
+    assert not [key for key in saved if key.startswith("client.")]
+    assert metrics(building)[-1]["kept_bytes"][0] > 0
+
+
+@pytest.mark.slow(30)
 def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_path, kept):
     """The server has no data at all; the graph is learned from what the devices send."""
     graph = {"name": "homes", "rooms": 2, "devices": 4, "inside": False, "between": "updates", "k": 1}

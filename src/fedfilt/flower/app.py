@@ -51,8 +51,8 @@ def _place(context: Context) -> Workplace:
     folder, key = _simulated(context) / f"device-{number}", config.hash()
     everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
     data = kept_kind(folder, key) or everybody()
-    trainer = Trainer(model_of(config, data), config.training, data.x.shape[1:])
-    desk = Desk(trainer, config.sparsifier, config.seed, labels_of(trainer, data))
+    trainer = Trainer(model_of(config, data), config.training, data.x.shape[1:], data.examples[1])
+    desk = Desk(trainer, config.sparsifier, config.seed, labels_of(trainer, data), config.client)
     return Workplace(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
 
 

@@ -4,6 +4,7 @@ It reads `device.toml`, its key and its samples from its own folder, keeps its m
 and comes back by itself after any failure. It runs no code that the server sends.
 """
 
+import ctypes
 import logging
 import math
 import time
@@ -18,6 +19,7 @@ from flwr.app import Error, Message
 from safetensors import SafetensorError
 
 from fedfilt import _parts
+from fedfilt._checks import check_count
 from fedfilt._reading import MOST_TOML, read, toml_of
 from fedfilt._trust import Untrusted, check_trusted, code_in
 from fedfilt._types import Table
@@ -50,7 +52,9 @@ AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
 GROUP_KEY = "group.key"  # in the folder of a device whose edge server is not to see its rows
 MARGIN = 0.05  # of its validation samples, by which a new model may be worse than the one before
+KINDS = {"int64": np.int64, "float32": np.float32, "bool": np.bool_}  # of inputs and targets
 CRASHED = 2  # Flower's code for an app that failed
+MALLOC = ((-3, 256 << 10), (-8, 1))  # M_MMAP_THRESHOLD: bytes of a large block; M_ARENA_MAX: heaps
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,7 @@ class Device:
     source: Source | None  # its own data; None: it was dealt its samples
     number: int  # its row, which it says itself where there are no keys
     secure: bool  # whether it has a key
-    group: tuple[bytes, ...] = ()  # keys that all devices have and the edge server has not, to hide rows from it
+    group: blind.Group | None = None  # what all devices have and the edge server has not, to hide rows from it
 
     @classmethod
     def read(cls, folder: Path) -> "Device":
@@ -80,10 +84,9 @@ class Device:
             own = known["data"].get("name") == "own"
             source = Source(folder, making_of(known["data"])) if own else None
             named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
-            group: tuple[bytes, ...] = ()
-            if known.get("privacy", {}).get("blind"):
-                group = tuple(blind.read_keys((folder / GROUP_KEY).read_text(encoding="utf-8")))
-            return cls(*named, folder, desk_of(known), about(known), source, *identity, group)
+            desk, privacy = desk_of(known), known.get("privacy", {})
+            group = _group(folder, desk, privacy) if privacy.get("blind") else None
+            return cls(*named, folder, desk, about(known), source, *identity, group)
         except Untrusted:
             raise
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -130,6 +133,13 @@ def _check_owner(folder: Path) -> None:
         log.warning("%s", error)
 
 
+def _group(folder: Path, desk: Desk, privacy: Table) -> blind.Group:
+    """How this device hides its rows: the keys in its folder, and the pieces that the experiment says."""
+    pieces = check_count("pieces", privacy.get("pieces", 1), high=blind.PIECES)
+    keys = blind.read_keys((folder / GROUP_KEY).read_text(encoding="utf-8"))
+    return blind.Group(tuple(keys), blind.Cut(desk.seed, desk.width, pieces))
+
+
 def making_of(table: Table) -> Making:
     """How samples are made, from the experiment's table [data]."""
     known = {field.name for field in fields(Making)}
@@ -146,9 +156,29 @@ def desk_of(table: Table) -> Desk:
     data, model, sparsifier = table["data"], dict(table["model"]), dict(table["sparsifier"])
     shape, classes = tuple(data["shape"]), data["classes"] if "classes" in data else len(data["labels"])
     made = model_named(model.pop("name"), model, shape, classes)
-    trainer = Trainer(made, Training(**table["training"]), shape)
+    (kind, *targets), given = data.get("targets", ["int64"]), KINDS[data.get("inputs", "float32")]
+    trainer = Trainer(made, Training(**table["training"]), shape, np.zeros((2, *targets), KINDS[kind]))
     cut = _parts.find("sparsifiers", sparsifier.pop("name"))(**sparsifier)
-    return Desk(trainer, cut, int(table["seed"]), trainer.outputs(np.zeros((2, *shape), np.float32)))
+    method = {"name": "plain", **table.get("client", {})}
+    client = _parts.find("clients", method.pop("name"))(**_as_tuples(method))
+    return Desk(trainer, cut, int(table["seed"]), trainer.outputs(np.zeros((2, *shape), given)), client)
+
+
+def _as_tuples(options: Table) -> Table:
+    """Options of a part as its dataclass has them: TOML has lists only."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+def give_memory_back() -> None:
+    """Let malloc give large blocks back to the system as soon as they are free, and threads share one heap.
+
+    A process that stays for months reads, trains and writes blocks of a megabyte or so in three threads. glibc would
+    keep them in a heap for each, which grow by tens of megabytes until holes fit.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc
+        for parameter, value in MALLOC:
+            libc.mallopt(parameter, value)
 
 
 def stay(folder: Path) -> None:

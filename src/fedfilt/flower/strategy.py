@@ -46,7 +46,7 @@ class GFedFilt(Strategy):
 
     def __init__(
         self,
-        graph: Graph | None = None,
+        graph: Any = None,
         aggregator: Callable[[Any, Updates, Graph], Any] | None = None,
         *,
         plans: Callable[[int], Sequence[Plan]] | None = None,
@@ -73,9 +73,10 @@ class GFedFilt(Strategy):
         for name, number in (("min_train_nodes", min_train_nodes), ("min_evaluate_nodes", min_evaluate_nodes)):
             check_count(name, number, low=0)
         check_count("min_available_nodes", min_available_nodes)
+        graph = None if graph is None else Graph.of(graph, None if devices is None else len(devices))
         if graph is not None and devices is not None and len(devices) != graph.count:
             raise ValueError(f"devices must be one name per row of the graph, {graph.count}, got {len(devices)}")
-        self.graph = graph
+        self.graph: Graph | None = graph
         self.aggregator = aggregators.GFedFilt() if aggregator is None else aggregator
         self.guard = Guard(on=False) if guard is None else guard
         self.plans, self.devices, self.seed = plans, devices, seed

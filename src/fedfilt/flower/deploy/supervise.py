@@ -138,16 +138,23 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM ends what is inside in good order."""
+def stoppable(again: float = 0.0) -> Iterator[None]:
+    """SIGTERM ends what is inside in good order.
+
+    What a signal raises is lost if it comes while an object is being destroyed: Python ignores it there. So it is
+    raised `again` after so many seconds, if what is inside has not ended by then; 0: only once.
+    """
 
     def stop(number: int, frame: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, again)
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     except Terminated:
         log.info("stopped")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -62,7 +62,7 @@ def unit(what: str, command: str, folder: Path, *, also: Path | None = None, rel
     writes = _quoted(folder) if also is None else f"{_quoted(folder)} {_quoted(also, missing=True)}"
     return UNIT.format(
         what=what,
-        command=command.replace("%", "%%"),
+        command=command.replace("%", "%%").replace("$", "$$"),  # neither specifiers nor variables of systemd
         reload=f"ExecReload=kill -{reload} $MAINPID\n" if reload else "",
         user=USER,
         others="" if also is None else f" and {also.name}",
