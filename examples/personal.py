@@ -15,5 +15,6 @@ model = Logistic(shape=(5,), classes=2)  # or any torch.nn.Module
 fitted = fedfilt.fit(
     list(zip(inputs, labels, strict=True)), model, graph, GFedFilt(Tikhonov(mu=0.5)), learning_rate=0.3
 )
-print("accuracy of every device on its own data:", fitted.accuracy["local"].round(2))
+print(fitted)  # 20 % of each device's samples were held out to test it
+print("accuracy of every device on its own held-out samples:", fitted.accuracy["local"].round(2))
 print("what device 4 says about its first sample:", fitted.predict(4, inputs[4, :1]).round(2))

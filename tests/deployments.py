@@ -210,7 +210,7 @@ def expected(building, rounds):
     run.learn_graph()
     lines = {line["round"]: {int(device) for device in line.get("absent", {})} for line in metrics(building)}
     with (
-        Local(run.data, run.model, config.training, config.seed, 1, config.sparsifier) as inner,
+        Local(run.data, run.model, config.training, config.seed, 1, config.sparsifier, config.client) as inner,
         run.experiment(Without(inner, lines)) as experiment,
     ):
         for state, _ in itertools.islice(play(run.start(), experiment), rounds):

@@ -78,6 +78,8 @@ with instrumented():
     from fedfilt.data._tables import read_rows, read_samples
     from fedfilt.engines.flower import device as worker
     from fedfilt.engines.flower import identity, messages
+    from fedfilt.export import c as c_format
+    from fedfilt.export._models import models_in
     from fedfilt.flower import device as resident
     from fedfilt.flower import home as living
     from fedfilt.flower.deploy import superlink
@@ -92,15 +94,18 @@ with instrumented():
     from fedfilt.home.edge import Edge
     from fedfilt.home.outbox import Outbox
     from fedfilt.home.readings import Complaints
+    from fedfilt.rounds.participation import read_trace
     from fedfilt.rounds.types import State
     from fedfilt.runs import checkpoint, config
     from fedfilt.runs.lines import read_lines
+    from fedfilt.runs.numbers import numbers
     from fedfilt.runs.records import Records
     from fedfilt.sources import csv as csv_source
     from fedfilt.sources import mqtt as mqtt_source
-    from fedfilt.system import wire
+    from fedfilt.system import blind, wire
     from fedfilt.system.orders import Job, Plan
     from fedfilt.training import kept
+    from fedfilt.training.goal import Goal
     from fedfilt.training.rows import Layout
     from fedfilt.training.work import Tested
 
@@ -108,6 +113,7 @@ SIZE, CLASSES, LABELS = 24, 3, ("rest", "walk", "vacuuming")
 LAYOUT = Layout.of({"weight": (5, 4), "bias": (4,)})
 MAKING = own.Making(shape=(2, 4), labels=LABELS, rate=10.0)
 ROW = np.linspace(-1, 1, SIZE).astype(np.float32)
+GROUP = blind.Group((bytes(32),), blind.Cut(0, SIZE, 3))
 
 
 # --- bytes with several files in them -----------------------------------------------------------------------------
@@ -170,8 +176,9 @@ def read_messages(content: bytes, folder: Path) -> None:
     except Exception:
         return  # Flower's own reader
     with refusing():
-        _, job = messages.read_train_order(message, SIZE)
+        _, job = messages.read_train_order(message, SIZE, lambda run, fields: blind.taken_in(fields, GROUP, run))
         assert job.model.shape == (SIZE,)
+        assert np.isfinite(job.model).all()
         assert 0 <= job.plan.density <= 1
         assert job.round > 0
     job = Job(3, 1, ROW, Plan())
@@ -179,13 +186,16 @@ def read_messages(content: bytes, folder: Path) -> None:
         trained = messages.read_train_reply(message, "run", job, range(-1, 100), 1000)
         assert len(trained.content) <= 1000
         assert trained.samples in range(-1, 100)
+        for density in (0.4, 1.0):
+            with refusing():
+                blind.sealed(trained.content, GROUP.cut, GROUP.cut.sent(3, density), 3, 1)
         wire.unpack(trained.content, SIZE)
     with refusing():
         messages.read_test_order(message, SIZE)
     for sizes in ((range(10, 11), range(0, 50)), (None, range(5))):
         with refusing():
-            tests = messages.read_test_reply(message, "run", 3, 1, CLASSES, sizes)
-            assert all(one is None or one.confusion.shape == (CLASSES, CLASSES) for one in tests)
+            tests = messages.read_test_reply(message, "run", 3, 1, (Goal(), CLASSES), sizes)
+            assert all(one is None or one.sums.shape == (CLASSES, CLASSES) for one in tests)
     for read in (messages.about_of, messages.said, partial(messages.read_who_reply, count=4)):
         with refusing():
             read(message)
@@ -210,6 +220,7 @@ def _sealed(content: bytes) -> bytes:
         header = json.loads(content[8 : 8 + size])
         metadata, tensors = header["__metadata__"], checkpoint.load(content)
         state = State(int(metadata["round"]), *map(tensors.get, ("models", "residuals", "accepted")))  # type: ignore[arg-type]
+        state = state._replace(clients=checkpoint._clients(tensors))
         metadata["sha256"] = checkpoint._state_hash(state, metadata)
     except Exception:  # so damaged that it has no sha256: it is tried as it is
         return content
@@ -228,8 +239,8 @@ def read_safetensors(content: bytes, folder: Path) -> None:
         worker.read_samples(folder / "samples.safetensors")
     worker.kept_kind(folder, "key")
     written(content, folder, "left-3.safetensors")
-    left, _ = worker._settle(folder, "run", Job(4, 1, ROW, Plan(), accepted=3))
-    assert left is None or left.shape == ROW.shape
+    left, _ = worker._settle(folder, "run", Job(4, 1, ROW, Plan(), accepted=3), SIZE)
+    assert left.residual is None or left.residual.shape == ROW.shape
 
 
 RUN = ("config.toml", "metrics.jsonl", "environment.json", "result.json", "partition.json", "graph.json")
@@ -248,7 +259,18 @@ def read_run(content: bytes, folder: Path) -> None:
     assert run.rule is not None
     run.moment(), run.moment(last), run.line(), run.columns(last), run.spent("joules")
     run.weights(), run.weights(last), run.accuracies("local"), run.accuracies("global", last)
+    assert all(len(number.key) < 1000 and np.isfinite(number.value) for number in numbers(run))
     config.current(run.config)
+
+
+EXPORTED = ("config.toml", "partition.json", "models/device-000.safetensors", "device.toml", "state/model.safetensors")
+
+
+def read_exported(content: bytes, folder: Path) -> None:
+    """The models in the folder of a stranger's run or device, as they are exported."""
+    put(content, folder, EXPORTED)
+    for models in models_in(folder):
+        assert c_format.content(models.read(next(iter(models.files)))).isascii()
 
 
 def read_config(content: bytes, folder: Path) -> None:
@@ -276,6 +298,13 @@ def read_building(content: bytes, folder: Path) -> None:
             building = Building.from_table(written(content, folder, name))
             assert building.positions.shape == (building.count, 3)
             assert np.isfinite(building.positions).all()
+
+
+def read_trace_of_devices(content: bytes, folder: Path) -> None:
+    """When devices are available."""
+    trace = read_trace(written(content, folder, "trace.csv"), 4)
+    for round in (1, 2, 2**40):
+        assert trace.available(round).shape == (4,)
 
 
 HOME = ("state.json", "decisions.jsonl", "devices.jsonl", "corrections.jsonl", "waiting.json")
@@ -468,6 +497,14 @@ def seeds_messages() -> Iterable[bytes]:
     yield _message(messages.test_reply("run", 3, 1, (None, None), 0.0))
     yield _message(messages.who_reply(2))
     yield _message(messages.who_order())
+    cut, some = GROUP.cut, GROUP.cut.sent(3, 0.7)
+    content = blind.masked(ROW, GROUP, some, "run", 3, 1)
+    yield _message(messages.train_reply("run", job, messages.Trained(content, 20, 0.5, 0.1), 0.25))
+    row = blind.sealed(content, cut, some, 3, 1)
+    for piece in some:
+        place = cut.places[piece]
+        row[place] = blind.mixed_sealed(np.array([[1 << blind.WEIGHT_BITS]]), row[None, place])[0]
+    yield _message(messages.train_order("run", job._replace(model=row), "", blind.Sealing(cut, ROW)))
 
 
 def seeds_checkpoint() -> Iterable[bytes]:
@@ -483,6 +520,7 @@ def seeds_checkpoint() -> Iterable[bytes]:
 def seeds_safetensors() -> Iterable[bytes]:
     yield save_tensors(LAYOUT.tensors(ROW), {"round": "7", "scaling": "{}"})
     yield save_tensors({"left": ROW}, {"run": "run"})
+    yield save_tensors({"left": ROW, "client.personal": ROW}, {"run": "run"})
     x, y = np.zeros((4, 2, 4), np.float32), np.arange(4) % CLASSES
     parts = {f"{part}_{what}": values for part in worker.PARTS for what, values in (("x", x), ("y", y))}
     yield save_tensors(parts, {"partition": "key", "device": "1", "classes": "3"})
@@ -553,6 +591,26 @@ def seeds_run() -> Iterable[bytes]:
         yield folder_of({name: content for name, content in files.items() if name != missing})
 
 
+def seeds_exported() -> Iterable[bytes]:
+    layout = Layout.of({"1.weight": (2, 4), "1.bias": (2,), "3.weight": (3, 2), "3.bias": (3,)})
+    row = np.linspace(-1, 1, layout.size).astype(np.float32)
+    model = {"name": "mlp", "hidden": 2}
+    partition = {"shape": [2, 2], "dtype": "uint8"}
+    files = {
+        "config.toml": tomli_w.dumps({"data": "digits", "model": model}).encode(),
+        "partition.json": json.dumps(partition).encode(),
+        "models/device-000.safetensors": save_tensors(layout.tensors(row)),
+    }
+    yield folder_of(files)
+    experiment = {"data": {"name": "own", "shape": [2, 2], "labels": list(LABELS)}, "model": model, "training": {}}
+    scaling = windows.Scaling(np.array([1.0, 2.0]), np.array([1.0, 3.0]), 3.0).to_json()
+    files = {
+        "device.toml": tomli_w.dumps({"name": "kitchen", "experiment": experiment}).encode(),
+        "state/model.safetensors": save_tensors(layout.tensors(row), {"round": "7", "scaling": scaling}),
+    }
+    yield folder_of(files)
+
+
 def seeds_config() -> Iterable[bytes]:
     yield EXPERIMENT.encode()
     yield config.load(None).toml().encode()
@@ -574,6 +632,11 @@ def seeds_building() -> Iterable[bytes]:
         b'[[rooms]]\nname = "hall"\norigin = [0, 0, 0]\nsize = [4, 4, 3]\n'
         b'[[devices]]\nname = "lamp"\nroom = "hall"\nposition = [1, 2, 0.5]\n'
     )
+
+
+def seeds_trace() -> Iterable[bytes]:
+    yield b"device,round\n0,1\n3,2\n"
+    yield b"\xef\xbb\xbfdevice,from,until\n0,1,5\n\n1,2,\n"
 
 
 def seeds_home() -> Iterable[bytes]:
@@ -862,8 +925,10 @@ TARGETS = {
     "checkpoint": Target(read_checkpoint, seeds_checkpoint, SAFETENSORS),
     "safetensors": Target(read_safetensors, seeds_safetensors, SAFETENSORS),
     "run": Target(read_run, seeds_run, None),
+    "exported": Target(read_exported, seeds_exported, None),
     "graph": Target(read_graph, seeds_graph, JSON),
     "building": Target(read_building, seeds_building, TOML),
+    "trace": Target(read_trace_of_devices, seeds_trace, BYTES),
     "config": Target(read_config, seeds_config, TOML),
     "pickles": Target(read_pickles, seeds_pickles, BYTES),
     "own": Target(read_own, seeds_own, None),

@@ -36,6 +36,7 @@ from fedfilt.partitions import Wearers
 from fedfilt.rounds.types import Updates
 from fedfilt.runs.build import Run
 from fedfilt.runs.checkpoint import load_state, models_hash
+from fedfilt.runs.compare import compare
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
@@ -87,6 +88,16 @@ def finish(folder: Path, resume: bool = False, **changes: Any) -> Table:
     for _ in play_in_folder(Run(from_table({**SMALL, **changes})), folder, resume):
         pass
     return dict(json.loads((folder / "result.json").read_text()))
+
+
+def sweep(folder: Path, rounds: int = 2) -> Path:
+    """Three rules, three learning rates and three seeds of the small experiment: 27 runs in a folder."""
+    for rate in (0.05, 0.2, 0.5):
+        evaluation, training = {"every": 1, "trained": True}, {"learning_rate": rate}
+        config = from_table({**SMALL, "rounds": rounds, "evaluation": evaluation, "training": training})
+        for _ in compare(config, ["fedavg", "local", "mu=1"], [0, 1, 2], folder / f"learning_rate={rate}"):
+            pass
+    return folder
 
 
 def unlike_run(mix: str = "trunk", events: Sequence[Table] = (), rule: str = "gfedfilt") -> Run:

@@ -26,18 +26,23 @@ from fedfilt.home.bus import Memory
 from fedfilt.home.clock import Clock
 from fedfilt.home.readings import source_of
 from fedfilt.populations import Everyday, Paper, Prescribed
+from fedfilt.rounds.remembering import Remembered, remembers
+from fedfilt.rounds.types import State, interpolating
 from fedfilt.runs.config import from_table
 from fedfilt.runs.tables import GraphTable
 from fedfilt.sparsifiers import TopK
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack, wire_size
 from fedfilt.training._torch import layout_of, row_of, state_dict, torch_module
-from helpers import a_net, some_data, until
+from fedfilt.training.trainer import Trainer
+from fedfilt.training.work import Desk, Own, personal, work
+from helpers import Odd, a_net, some_data, until
 
 EVERY = [(kind, name) for kind in _parts.FOLDERS for name in _parts.names(kind)]
 PLAIN = [(kind, name) for kind, name in EVERY if kind not in ("models", "engines")]  # these are dataclasses
 KEYS = {  # of the experiment's table, by folder
     "aggregators": "aggregator",
+    "clients": "client",
     "datasets": "data",
     "engines": "engine",
     "models": "model",
@@ -162,9 +167,16 @@ def test_filter_keeps_dtype_and_says_how_strong_it_is(build, name):
 # --- aggregators --------------------------------------------------------------------------------------------------
 
 
+def forgetful(rule):
+    """A rule as it acts in its first round; one that remembers too."""
+    if not remembers(rule):
+        return rule
+    return lambda models, updates, graph: rule(models, updates, graph, rule.start(models))[0]
+
+
 @each("aggregators")
 def test_permuting_devices_permutes_the_result(build, name):
-    graph, rule = Graph.paper(), build("aggregators", name)
+    graph, rule = Graph.paper(), forgetful(build("aggregators", name))
     models, updates = a_round()
     updates.weights[[3, 8]] = 0
     updates.rows[[3, 8]] = 0
@@ -175,7 +187,7 @@ def test_permuting_devices_permutes_the_result(build, name):
 
 @each("aggregators")
 def test_equal_models_stay_equal(build, name):
-    graph, rule = Graph.paper(), build("aggregators", name)
+    graph, rule = Graph.paper(), forgetful(build("aggregators", name))
     models, updates = a_round()
     models[:], updates.rows[:] = models[0], updates.rows[0]
     result = rule(models, Updates(updates.rows, np.ones(20)), graph)
@@ -184,7 +196,7 @@ def test_equal_models_stay_equal(build, name):
 
 @each("aggregators")
 def test_float32_in_float32_out_and_inputs_untouched(build, name):
-    rule = build("aggregators", name)
+    rule = forgetful(build("aggregators", name))
     models, updates = a_round()
     before = models.copy(), updates.rows.copy(), updates.weights.copy()
     result = rule(models, updates, Graph.paper())
@@ -197,7 +209,7 @@ def test_float32_in_float32_out_and_inputs_untouched(build, name):
 
 @each("aggregators")
 def test_what_does_not_belong_together_is_refused(build, name):
-    rule, graph = build("aggregators", name), Graph.paper()
+    rule, graph = forgetful(build("aggregators", name)), Graph.paper()
     models, updates = a_round()
     for bad, message in [
         ((models[:19], updates), "models must have shape"),
@@ -215,7 +227,7 @@ def test_what_does_not_belong_together_is_refused(build, name):
 
 @each("aggregators")
 def test_nobody_present_changes_nothing(build, name):
-    rule = build("aggregators", name)
+    rule = forgetful(build("aggregators", name))
     models, updates = a_round()
     nobody = Updates(np.zeros_like(updates.rows), np.zeros(20))
     if name == "self_blend":
@@ -225,7 +237,7 @@ def test_nobody_present_changes_nothing(build, name):
 
 @each("aggregators")
 def test_an_absent_device_moves_nobody_else(build, name):
-    rule = build("aggregators", name)
+    rule = forgetful(build("aggregators", name))
     models, updates = a_round()
     updates.weights[4] = 0
     updates.rows[4] = 0
@@ -233,6 +245,78 @@ def test_an_absent_device_moves_nobody_else(build, name):
     models[4] = 99
     others = np.arange(20) != 4
     np.testing.assert_array_equal(rule(models, updates, Graph.paper())[others], result[others])
+
+
+@each("aggregators")
+def test_what_a_rule_remembers_is_of_devices_or_of_all(build, name):
+    rule, graph = build("aggregators", name), Graph.paper()
+    if not remembers(rule):
+        return
+    models, updates = a_round()
+    kept = rule.start(models)
+    for _ in range(3):
+        before = {key: array.copy() for part in kept for key, array in part.items()}
+        models, after = rule(models, updates, graph, kept)
+        for key, array in ((key, array) for part in kept for key, array in part.items()):
+            np.testing.assert_array_equal(array, before[key], err_msg=f"{key} was changed in place")
+        assert ({*kept.devices}, {*kept.everyone}) == ({*after.devices}, {*after.everyone})
+        assert all(len(array) == len(models) and array.dtype == np.float32 for array in after.devices.values())
+        assert models.dtype == np.float32
+        kept = after
+    assert interpolating(rule)(models, updates, graph).shape == models.shape
+    named = Remembered.of(kept.named())
+    assert ({*kept.devices}, {*kept.everyone}) == ({*named.devices}, {*named.everyone})
+
+
+# --- clients ------------------------------------------------------------------------------------------------------
+
+
+def a_desk(client):
+    """A desk with a model that every client can train: it has a head, and normalises."""
+    return Desk(Trainer(Odd(), Training(0.1, 4), (1, 12, 12)), TopK(), 3, 3, client)
+
+
+@each("clients")
+def test_client_says_what_it_keeps_and_leaves_what_it_is_given_alone(build, name):
+    desk, data = a_desk(build("clients", name)), some_data(devices=2, sizes=(12, 8))
+    first = desk.trainer.start(1)
+    row, state = np.concatenate([first, np.zeros(desk.width - desk.size, np.float32)]), None
+    own = Own(data.x, data.y, data.train[0])
+    for round in (1, 2, 3):
+        job = Job(round, 0, row.copy(), Plan(2), state=state)
+        before = None if state is None else {key: array.copy() for key, array in state.items()}
+        done, again = work(job, own, desk), work(job, own, desk)
+        assert done.content == again.content, "it depends on something else than its task"
+        np.testing.assert_array_equal(job.model, row)
+        for key, array in (state or {}).items():
+            np.testing.assert_array_equal(array, before[key], err_msg=f"{key} was changed in place")
+        assert done.samples == 12
+        assert np.isfinite(done.loss)
+        if state is not None:
+            assert {key: array.shape for key, array in done.state.items()} == {
+                key: array.shape for key, array in state.items()
+            }
+        state, row = done.state, row + unpack(done.content, desk.width)
+        given = row.copy()
+        decided = personal(row, state, round, 0, own, desk)
+        np.testing.assert_array_equal(row, given)
+        assert (decided.shape, decided.dtype) == ((desk.size,), np.float32)
+        np.testing.assert_array_equal(personal(row, state, round, 0, own, desk), decided)
+    assert (row[: desk.size] != first).any()
+
+
+@each("clients")
+def test_client_does_nothing_without_samples_and_knows_its_rule(build, name):
+    client = build("clients", name)
+    desk, data = a_desk(client), some_data(devices=2, sizes=(12, 8))
+    row = np.zeros(desk.width, np.float32)
+    none = Own(data.x, data.y, data.train[0][:0])
+    done = work(Job(1, 0, row, Plan(2)), none, desk)
+    assert (done.samples, done.state) == (0, None)
+    assert not unpack(done.content, desk.width).any()
+    np.testing.assert_array_equal(personal(row, None, 1, 0, none, desk), row[: desk.size])
+    assert getattr(client, "rule", "fedavg") in _parts.names("aggregators")
+    assert getattr(client, "passes", 1.0) >= 1
 
 
 # --- topologies ---------------------------------------------------------------------------------------------------
@@ -467,7 +551,9 @@ def test_dataset_says_which_files_it_needs(build, name):
     assert samples.name == name
     assert len(samples.x) == len(samples.y) == len(samples.test)
     assert samples.x.dtype in (np.uint8, np.float32)
-    assert 0 <= samples.y.min() <= samples.y.max() < samples.classes
+    assert np.isfinite(samples.y).all()
+    if samples.labelled:
+        assert 0 <= samples.y.min() <= samples.y.max() < samples.classes
     assert samples.test.dtype == bool
     assert 0 < samples.test.sum() < len(samples.test)
 
@@ -529,7 +615,7 @@ def test_engine_trains_and_tests_as_the_local_one_does(name):
             models = np.tile(row, (3, 1))
             for device, reply in replies.items():
                 models[device] += reply.update
-            return replies, engine.test(models)
+            return replies, engine.test(State(1, models))
 
     replies, tests = played(_parts.find("engines", name))
     wanted, known = played(Local)

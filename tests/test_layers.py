@@ -14,7 +14,7 @@ from fedfilt._parts import FOLDERS
 from helpers import ROOT
 
 LAYERS = (
-    "_types _checks _draws _files _parts _reading _start _trust _version",
+    "_types _brief _checks _draws _files _parts _progress _reading _start _trust _version",
     "native graph data system",
     "mixing training",
     "rounds",
@@ -22,7 +22,9 @@ LAYERS = (
     " ".join(folder for folder in FOLDERS if folder != "engines"),
     "engines",
     "runs",
+    "export",
     "show flower",
+    "calls",
     "paper",
     "cli",
     "__init__ __main__",  # the door, which opens everything

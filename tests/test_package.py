@@ -1,6 +1,7 @@
 """The package as a whole: its public names, its start-up, its examples, and how it grows."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,9 @@ from fedfilt import _parts
 from helpers import ROOT, SLOW
 
 SHIPPED = {
-    "aggregators": "FedAvg FedU GFedFilt Local PaperLiteral RoomAverage SFL SelfBlend",
+    "aggregators": "FedAdam FedAvg FedAvgM FedDyn FedU FedYogi GFedFilt Local PaperLiteral RoomAverage SFL Scaffold "
+    "SelfBlend",
+    "clients": "APFL Ditto FedBN FedDyn FedPer FedProx FedRep FineTune LGFedAvg PFedMe PerFedAvg Plain Scaffold",
     "datasets": "Digits Dsads Emnist FashionMnist Femnist Hapt Mnist MnistWriters Own Watch",
     "engines": "Flower Local",
     "filters": "AllPass Floor Heat Ideal Tikhonov",
@@ -54,8 +57,10 @@ def for_type_checkers(file):
 def test_public_names_are_pinned():
     assert fedfilt.__all__ == [
         "Building",
+        "Comparison",
         "Config",
         "DataMissing",
+        "Diverged",
         "Evaluation",
         "Event",
         "Experiment",
@@ -64,19 +69,24 @@ def test_public_names_are_pinned():
         "Graph",
         "Guard",
         "Hardware",
+        "Participation",
         "Plan",
         "Privacy",
         "Record",
         "Records",
+        "Remembered",
         "Rooms",
         "Run",
         "Schedule",
+        "Sent",
         "State",
         "Store",
         "Strength",
+        "Task",
         "Training",
         "Updates",
         "aggregators",
+        "clients",
         "compare",
         "datasets",
         "engines",
@@ -92,6 +102,8 @@ def test_public_names_are_pinned():
         "play_in_folder",
         "play_round",
         "populations",
+        "report",
+        "run",
         "schedulers",
         "sources",
         "sparsifiers",
@@ -175,6 +187,10 @@ def shown_code():
     """(where, code) of every example and every block of Python in the pages."""
     for path in sorted((ROOT / "examples").rglob("*.py")):
         yield path.relative_to(ROOT), path.read_text()
+    for path in sorted((ROOT / "examples").rglob("*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            if cell["cell_type"] == "code":
+                yield path.relative_to(ROOT), "".join(cell["source"])
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]:
         for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
             yield path.relative_to(ROOT), re.sub(r"^(>>>|\.\.\.) ?", "", block, flags=re.MULTILINE)
@@ -235,6 +251,30 @@ NEW = {
         ''',
         ("updates.check(models, graph)", "pass"),
         "test_what_does_not_belong_together_is_refused",
+    ),
+    "clients": (
+        '''
+        from fedfilt.training.client import Kept, Sent, Task
+
+        @dataclass(frozen=True)
+        class New:
+            """Counts its rounds.
+
+            >>> New()
+            New()
+            """
+
+            def start(self, task: Task) -> Kept:
+                return {"rounds": task.model[:1] * 0}
+
+            def __call__(self, task: Task) -> Sent:
+                rounds = task.state["rounds"].copy()
+                rounds += 1
+                loss = task.train(task.model)
+                return Sent(task.model, loss, {"rounds": rounds})
+        ''',
+        ("Sent(task.model, loss", "Sent(task.model.astype(float), loss"),
+        "test_client_says_what_it_keeps_and_leaves_what_it_is_given_alone",
     ),
     "datasets": (
         '''

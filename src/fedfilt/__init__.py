@@ -14,6 +14,7 @@ from fedfilt._version import __version__ as __version__
 if TYPE_CHECKING:
     from fedfilt import (
         aggregators,
+        clients,
         datasets,
         engines,
         filters,
@@ -25,35 +26,41 @@ if TYPE_CHECKING:
         sparsifiers,
         topologies,
     )
+    from fedfilt.calls import compare, load, report, run
     from fedfilt.data.samples import FederatedData
     from fedfilt.data.store import DataMissing, Store
     from fedfilt.graph.building import Building
     from fedfilt.graph.graph import Graph
     from fedfilt.mixing import Strength, mix, mixing_matrix, strength
     from fedfilt.rounds.guard import Guard
+    from fedfilt.rounds.participation import Participation
     from fedfilt.rounds.play import play, play_round
     from fedfilt.rounds.privacy import Privacy
+    from fedfilt.rounds.remembering import Remembered
     from fedfilt.rounds.rooms import Rooms
     from fedfilt.rounds.scores import summary
     from fedfilt.rounds.timeline import Event
     from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
     from fedfilt.rounds.voting import vote
     from fedfilt.runs.build import Run
-    from fedfilt.runs.compare import compare
-    from fedfilt.runs.config import Config, from_table, load
+    from fedfilt.runs.comparison import Comparison
+    from fedfilt.runs.config import Config, from_table
     from fedfilt.runs.fit import Fitted, fit
     from fedfilt.runs.play import play_in_folder
     from fedfilt.runs.records import Records
     from fedfilt.system.hardware import Hardware
     from fedfilt.system.orders import Plan, Schedule
     from fedfilt.training._torch import torch_module
-    from fedfilt.training.sgd import Training
+    from fedfilt.training.client import Sent, Task
+    from fedfilt.training.sgd import Diverged, Training
 
 # Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
 _HOMES = {
     "Building": "graph.building",
+    "Comparison": "runs.comparison",
     "Config": "runs.config",
     "DataMissing": "data.store",
+    "Diverged": "training.sgd",
     "Evaluation": "rounds.types",
     "Event": "rounds.timeline",
     "Experiment": "rounds.types",
@@ -62,27 +69,33 @@ _HOMES = {
     "Graph": "graph.graph",
     "Guard": "rounds.guard",
     "Hardware": "system.hardware",
+    "Participation": "rounds.participation",
     "Plan": "system.orders",
     "Privacy": "rounds.privacy",
     "Record": "rounds.types",
     "Records": "runs.records",
+    "Remembered": "rounds.remembering",
     "Rooms": "rounds.rooms",
     "Run": "runs.build",
     "Schedule": "system.orders",
+    "Sent": "training.client",
     "State": "rounds.types",
     "Store": "data.store",
     "Strength": "mixing",
+    "Task": "training.client",
     "Training": "training.sgd",
     "Updates": "rounds.types",
-    "compare": "runs.compare",
+    "compare": "calls",
     "fit": "runs.fit",
     "from_table": "runs.config",
-    "load": "runs.config",
+    "load": "calls",
     "mix": "mixing",
     "mixing_matrix": "mixing",
     "play": "rounds.play",
     "play_in_folder": "runs.play",
     "play_round": "rounds.play",
+    "report": "calls",
+    "run": "calls",
     "strength": "mixing",
     "summary": "rounds.scores",
     "torch_module": "training._torch",
@@ -90,8 +103,10 @@ _HOMES = {
 }
 __all__ = [
     "Building",
+    "Comparison",
     "Config",
     "DataMissing",
+    "Diverged",
     "Evaluation",
     "Event",
     "Experiment",
@@ -100,19 +115,24 @@ __all__ = [
     "Graph",
     "Guard",
     "Hardware",
+    "Participation",
     "Plan",
     "Privacy",
     "Record",
     "Records",
+    "Remembered",
     "Rooms",
     "Run",
     "Schedule",
+    "Sent",
     "State",
     "Store",
     "Strength",
+    "Task",
     "Training",
     "Updates",
     "aggregators",
+    "clients",
     "compare",
     "datasets",
     "engines",
@@ -128,6 +148,8 @@ __all__ = [
     "play_in_folder",
     "play_round",
     "populations",
+    "report",
+    "run",
     "schedulers",
     "sources",
     "sparsifiers",

@@ -16,6 +16,9 @@ class Key(IntEnum):
     START = 2**30 + 1  # the first model
     DEVICES = 2**30 + 2  # hardware
     SHUFFLE = 2**30 + 3  # links given to other devices, as a control
+    PIECES = 2**30 + 4  # which columns are sent together, where the server must not learn which are large
+    VALIDATION = 2**30 + 5  # which training samples are held out
+    HOLDOUT = 2**30 + 6  # before a device: which of its samples test it instead
 
 
 class RoundKey(IntEnum):
@@ -24,6 +27,7 @@ class RoundKey(IntEnum):
     SPEED = 2**30  # of all devices: how fast they are, as the plan knows
     SURPRISE = 2**30 + 1  # of all devices: what the plan does not know
     PRIVACY = 2**30 + 2  # of all devices: noise and rounding of rows
+    PARTICIPATION = 2**30 + 3  # of all devices: who takes part
     LAYERS = 2**31  # after a device: layers that draw themselves, such as dropout
 
 

@@ -19,14 +19,16 @@ STOP = "stop"  # a file of this name in a run folder asks the run to end after i
 # Where the system has locks that belong to an open file, one can be looked at without taking it
 OWNED_BY_FILE = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a file cannot grow: the disk, a quota or a limit is full
 
 
 class Busy(ValueError):
     """A run folder that another process is using."""
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace a file by new content, or leave it as it was: temporary file, fsync, rename.
+@contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of `path` at the end, or leaves it as it was: temporary, fsync, rename.
 
     The folder may be somebody else's: what lies in the place of the temporary file is removed, never written through.
     """
@@ -34,18 +36,26 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     temporary.unlink(missing_ok=True)
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # a write does not say where
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file by new content, or leave it as it was; see `replacing`."""
+    with replacing(path, mode) as file:
+        file.write(content)
 
 
 @contextmanager

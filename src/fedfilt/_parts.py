@@ -10,8 +10,10 @@ True
 Tikhonov(mu=2.0)
 """
 
+import inspect
 import pkgutil
 import sys
+import typing
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import is_dataclass
@@ -23,6 +25,7 @@ from fedfilt._checks import check_choice
 
 FOLDERS = (  # of parts that an experiment can name, or, of sources, a device's own.toml
     "aggregators",
+    "clients",
     "datasets",
     "engines",
     "filters",
@@ -38,6 +41,7 @@ READERS = "readers"  # of a device's own data, which has no folder: see `fedfilt
 # What the class of a part has, by kind: a class without is never called, whoever has named it
 METHODS = {
     "aggregators": ("__call__",),
+    "clients": ("__call__",),
     "datasets": ("load",),
     "engines": ("train", "test", "__enter__", "__exit__"),
     "filters": ("__call__",),
@@ -85,6 +89,11 @@ def name_of(part: Any, kind: str) -> str:
     made = type(part)
     package, _, name = made.__module__.rpartition(".")
     return name if package == f"fedfilt.{kind}" else f"{made.__module__}:{made.__qualname__}"
+
+
+def figure(name: str) -> Any:
+    """A function of `fedfilt.show.figures` by its name: results draw themselves with it, and load Plotly only then."""
+    return getattr(import_module("fedfilt.show.figures"), name)
 
 
 def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -150,14 +159,31 @@ def _public(module: ModuleType) -> list[type]:
 
 
 def _outside(kind: str, name: str) -> Any:
-    """Code outside the package. Only here may the current folder be searched, after everything that is installed."""
+    """Code outside the package."""
+    return check_kind(kind, name, _imported(kind, name))
+
+
+def function(key: str, named: Any) -> Callable[..., Any]:
+    """A function of two arguments, or the one that module:function names; `key` is where it is named."""
+    found = _imported(key, named) if isinstance(named, str) else named
+    try:
+        inspect.signature(found).bind("first", "second")
+    except (TypeError, ValueError):
+        raise ValueError(f"{key} must be a function of two arguments, got {named!r}") from None
+    if isinstance(named, str) and not inspect.isfunction(found):
+        raise ValueError(f"{key} must name a function, got {named!r}")
+    return typing.cast(Callable[..., Any], found)
+
+
+def _imported(kind: str, name: str) -> Any:
+    """What module:name stands for. Only here may the current folder be searched, after everything that is installed."""
     module_name, _, attribute = name.partition(":")
     if not all(word.isidentifier() for word in [*module_name.split("."), attribute]):
         raise ValueError(f"code for {kind} must be named module:Class, got {name!r}")
     if "" not in sys.path:
         sys.path.append("")
     try:
-        return check_kind(kind, name, getattr(import_module(module_name), attribute))
+        return getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError, SyntaxError) as error:
         hint = "; pip install 'fedfilt[torch]'" if getattr(error, "name", None) == "torch" else ""
         raise ValueError(f"cannot load {name!r} for {kind}: {error}{hint}") from error

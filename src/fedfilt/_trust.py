@@ -25,6 +25,7 @@ VARIABLE = "FEDFILT_TRUST_CODE"  # of the environment; processes that a command 
 # Tables of an experiment for which the name of a part may stand
 NAMED = (
     "aggregator",
+    "client",
     "data",
     "devices",
     "engine",
@@ -35,6 +36,7 @@ NAMED = (
     "scheduler",
     "sparsifier",
 )
+FUNCTIONS = ("loss", "metric")  # keys of [training] that may name a function
 MOST_CODE = 10 << 20  # bytes of a module
 MOST_FILES = 10_000  # in the folder of a package
 KINDS = tuple(all_suffixes())  # how the name of a file of code ends
@@ -68,7 +70,8 @@ def without_trust() -> dict[str, str]:
 def code_in(value: Any, key: str = "") -> set[str]:
     """Names of code from outside the package, module:Class, in a config's table or in a part of it.
 
-    They stand where a part is named: as a `name`, or in the place of the part's table, however deep.
+    They stand where a part is named: as a `name`, or in the place of the part's table, however deep; or as the
+    module:function of a loss or metric.
 
     >>> sorted(code_in({"aggregator": {"name": "gfedfilt", "filter": "mine:Low"}, "model": {"name": "mine:Net"}}))
     ['mine:Low', 'mine:Net']
@@ -77,7 +80,7 @@ def code_in(value: Any, key: str = "") -> set[str]:
         return {name for inner, one in value.items() for name in code_in(one, str(inner))}
     if isinstance(value, list | tuple):
         return {name for one in value for name in code_in(one, key)}
-    return {value} if isinstance(value, str) and ":" in value and key in ("name", *NAMED) else set()
+    return {value} if isinstance(value, str) and ":" in value and key in ("name", *NAMED, *FUNCTIONS) else set()
 
 
 def check_trusted(path: Path, content: bytes, code: Collection[str], beside: Sequence[Path] = ()) -> None:

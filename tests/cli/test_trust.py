@@ -73,6 +73,7 @@ COMMANDS = {
     "audit": ["audit", "small.toml"],
     "profile": ["profile", "--model", "logistic", "--shape", "2,2", "--classes", "2"],
     "info": ["info"],
+    "export": ["export", "run", "--csv"],
     "demo": ["demo", "--out", "small.toml"],
     "paper": ["paper", "list"],
     "report": ["report", "run"],

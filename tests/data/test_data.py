@@ -1,5 +1,6 @@
 """Data files and how samples are dealt: checked, complete, never half-written, never leaking from test to training."""
 
+import errno
 import gzip
 import hashlib
 import io
@@ -8,6 +9,7 @@ import struct
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from fedfilt.data._idx import parse_idx
 from fedfilt.data.deal import Sizes, split
 from fedfilt.data.samples import FederatedData, Samples
 from fedfilt.data.store import DataFile, DataMissing, Package, Store
+from fedfilt.datasets.dsads import Dsads
 from fedfilt.datasets.emnist import Emnist
 from fedfilt.datasets.femnist import Femnist
 from fedfilt.datasets.mnist import Mnist
@@ -61,6 +64,36 @@ def test_files_are_found_by_alias_packed_and_through_the_environment(store, tmp_
     (other / "old-name.gz").write_bytes(gzip.compress(b"hello"))
     monkeypatch.setenv("FEDFILT_DATA", str(tmp_path / "other"))
     assert store.path(a_file(aliases=("old-name.gz",))).read_bytes() == b"hello"
+
+
+def test_what_no_program_can_fetch_is_said_to_be_fetched_by_hand(store):
+    with pytest.raises(
+        DataMissing, match=r"it has no public address: fetch it by hand, from the authors\nPut the file"
+    ):
+        store.path(a_file(by_hand="the authors"))
+    online = replace(store, offline=False)
+    with pytest.raises(DataMissing, match="it has no public address: fetch it by hand"):
+        online.path(a_file())
+    with pytest.raises(DataMissing, match=r"to stay offline. It comes from https://x\.example/x\.bin"):
+        store.path(a_file(urls=("https://x.example/x.bin",)))
+    with pytest.raises(
+        DataMissing, match=r"by hand, from the public archive[\s\S]*UCI data set 256, https://archive\.ics\.uci"
+    ):
+        Dsads().load(online)
+
+
+def test_a_full_disk_is_not_a_missing_file(store, monkeypatch):
+    store.folder.mkdir()
+    (store.folder / "x.bin").write_bytes(b"hello")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match=r"no room for x\.bin \(0 MB\) in .*nothing of it was kept") as found:
+        store.path(a_file())
+    assert not isinstance(found.value, DataMissing)  # which the demo would go on without
+    assert list((store.cache / "set").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"hellO", b"hell", b"hello and more"])
@@ -413,8 +446,13 @@ def test_bad_partitions(make, message):
     [
         (([],), "at least one device"),
         (([np.zeros((3, 2))],), r"train\[0\] must be a pair"),
-        (([(np.zeros((3, 2)), [0, 1])],), r"train\[0\] must be n inputs and n labels"),
-        (([(np.zeros((2, 2)), [0.5, 1])],), "labels 0, 1, 2"),
+        (([(np.zeros((3, 2)), [0, 1])],), r"train\[0\] must be n inputs and n targets"),
+        (([(np.zeros((2, 2)), [0.5, np.nan])],), "finite targets"),
+        (([(np.zeros((2, 2)), ["a", "b"])],), "labels 0, 1, 2"),
+        (
+            ([(np.zeros((2, 2)), [0.5, 1]), (np.zeros((2, 2)), [0, 1])],),
+            r"train\[1\] must have targets like the others",
+        ),
         (([(np.zeros((2, 2)), [-1, 1])],), "labels 0, 1, 2"),
         (([(np.full((2, 2), np.nan), [0, 1])],), "finite inputs"),
         (([(np.zeros((2, 2)), [0, 1]), (np.zeros((2, 3)), [0, 1])],), r"train\[1\] must have inputs of shape \(2,\)"),

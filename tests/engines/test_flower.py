@@ -28,6 +28,7 @@ from flwr.superlink.grid import http_grid
 
 import fedfilt
 from fedfilt._files import Busy, in_use, locked
+from fedfilt.clients.plain import Plain
 from fedfilt.engines.flower import _compat, messages
 from fedfilt.engines.flower._compat import INBOX, UPLOAD, guard_replies, hurry
 from fedfilt.engines.flower.engine import Flower
@@ -69,7 +70,7 @@ def run():
 def grid(run):
     config = run.config
     trainer = Trainer(run.model, config.training, run.data.x.shape[1:])
-    desk = Desk(trainer, config.sparsifier, config.seed, run.data.classes)
+    desk = Desk(trainer, config.sparsifier, config.seed, run.data.classes, Plain())
     with simulated_grid(desk, run.data, 1) as running:
         yield running
 
@@ -112,12 +113,23 @@ COMING_AND_GOING = [
 
 
 @pytest.mark.slow(3)
-@pytest.mark.parametrize(("density", "events"), [(1.0, []), (0.2, []), (0.2, COMING_AND_GOING)])
-def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, density, events):
+@pytest.mark.parametrize(
+    ("density", "events", "client"),
+    [
+        (1.0, [], "plain"),
+        (0.2, [], "plain"),
+        (0.2, COMING_AND_GOING, "plain"),
+        (0.2, COMING_AND_GOING, "ditto"),
+        (0.2, COMING_AND_GOING, "scaffold"),
+        (1.0, [], "fedrep"),
+        (1.0, [], "finetune"),
+    ],
+)
+def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, density, events, client):
     found = []
     for name in ("local", "flower"):
         scheduler = {"name": "everything", "epochs": 2, "density": density}
-        table = ROOM | {"scheduler": scheduler, "events": events, "rounds": 3 + len(events) // 4}
+        table = ROOM | {"scheduler": scheduler, "events": events, "rounds": 3 + len(events) // 4, "client": client}
         made = Run(from_table(table | {"engine": {"name": name, "workers": 1}}))
         for _ in play_in_folder(made, tmp_path / name):
             pass
@@ -127,6 +139,7 @@ def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, den
         found.append((records, json.loads((tmp_path / name / "result.json").read_text())["models_sha256"]))
     assert found[0] == found[1]
     assert "mixed" in found[0][0][-1]
+    assert ("kept_bytes" in found[0][0][-1]) == (client in ("ditto", "scaffold", "fedrep"))
     assert not events or found[0][0][1]["away"] == [0, 3]
 
 
@@ -562,7 +575,7 @@ def test_one_message_of_1e30_is_forgotten_within_three_rounds_and_its_sender_is_
     def accuracies(change, **options):
         run = Run(from_table({**table, **options}))
         trainer = Trainer(run.model, run.config.training, run.data.x.shape[1:])
-        desk = Desk(trainer, run.config.sparsifier, run.config.seed, run.data.classes)
+        desk = Desk(trainer, run.config.sparsifier, run.config.seed, run.data.classes, Plain())
         with simulated_grid(desk, run.data, 1) as plain, run.experiment(engine(run, Wrapped(plain, change))) as played:
             records = [record for _, record in play(run.start(), played)]
         return [record.mixed.global_test.trace(axis1=1, axis2=2).mean() for record in records], records

@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
+from fedfilt.clients.plain import Plain
 from fedfilt.engines.flower import device, messages
 from fedfilt.engines.flower.identity import Registered
 from fedfilt.engines.flower.nodes import Nodes
@@ -42,7 +43,7 @@ def run():
 def desk(run):
     config = run.config
     trainer = Trainer(run.model, config.training, run.data.x.shape[1:])
-    return Desk(trainer, config.sparsifier, config.seed, run.data.classes)
+    return Desk(trainer, config.sparsifier, config.seed, run.data.classes, Plain())
 
 
 def train(desk, run, folder, round, accepted, number=1):

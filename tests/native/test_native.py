@@ -26,6 +26,7 @@ from fedfilt import Graph, mixing, native
 from fedfilt.data.samples import FederatedData
 from fedfilt.engines.local import Local
 from fedfilt.filters import Floor, Tikhonov
+from fedfilt.rounds.types import State
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training._torch import describe, glorot, layout_of, row_of
 from fedfilt.training.network import Unknown, flops, network_of
@@ -334,7 +335,7 @@ def test_the_engine_gives_the_same_bits_for_any_number_of_threads(level, monkeyp
             came = engine.train(jobs, math.inf)
             replies = [(r.update.copy(), r.loss, r.residual.copy()) for r in came if r.residual is not None]
             assert len(replies) == 6
-            tests = engine.test(np.stack([row + update for update, _, _ in replies]))
+            tests = engine.test(State(1, np.stack([row + update for update, _, _ in replies])))
             found.append((replies, tests))
     for replies, tests in found[1:]:
         for a, b in zip(replies, found[0][0], strict=True):

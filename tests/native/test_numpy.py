@@ -65,7 +65,9 @@ def test_a_round_equals_numpy(name, level, dark, batch):
     loss = trainer.train(ours, x, y, own, seed=3, round=1, device=2, epochs=2, samples=35)
     assert trainer.backend == "native"
     description = described(model)
-    assert loss == pytest.approx(_numpy.train(description, numpys, x, y, trainer.training, (3, 1, 2, 2, 35)), rel=1e-4)
+    assert loss == pytest.approx(
+        _numpy.train(description, numpys, x, y, trainer.training, (3, 1, 2, 2, 35, 0)), rel=1e-4
+    )
     assert np.abs(ours - numpys).max() < 1e-5
     assert np.abs(ours - trainer.start(0)).max() > 1e-3
     counts, total = trainer.test(numpys, x, y, own, CLASSES)
@@ -91,7 +93,7 @@ def test_a_guided_round_equals_numpy(name, level, share):
     guides = {"around": around, "drift": drift, "trained": ~fixed}
     trainer.train(ours, x, y, np.arange(20), seed=3, round=1, device=2, epochs=2, samples=20, **guides)
     assert trainer.backend == "native"
-    _numpy.train(description, numpys, x, y, trainer.training, (3, 1, 2, 2, 20), Guides(**guides))
+    _numpy.train(description, numpys, x, y, trainer.training, (3, 1, 2, 2, 20, 0), Guides(**guides))
     assert np.abs(ours - numpys).max() < 1e-5
     assert np.array_equal(ours[fixed].view(np.int32), trainer.start(0)[fixed].view(np.int32))
     assert (ours[~fixed] != trainer.start(0)[~fixed]).all()

@@ -33,7 +33,8 @@ class Steps:
         for job in jobs:
             yield Reply(job.device, np.full(2, job.device + 1, np.float32), 10, 0.0, 8)
 
-    def test(self, models):
+    def test(self, state):
+        models = state.models
         hits = np.zeros((len(models), 2, 2), np.int64)
         hits[:, 0, 0] = 10
         return types.Tests(hits, hits, np.arange(len(models)) + 0.5, np.arange(len(models)) + 1.5)

@@ -135,4 +135,4 @@ def test_seeds_of_both_versions_belong_together(tmp_path):
         pass
     runs = find_runs([tmp_path])
     assert [len(found) for found in groups(runs).values()] == [2]
-    assert differences(runs) == []
+    assert differences(runs) == {}

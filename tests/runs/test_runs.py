@@ -64,10 +64,10 @@ def test_a_comparison_is_refused_before_anything_is_trained(tmp_path):
     config = from_table({**SMALL, "rounds": 2})
     played = list(comparing.compare(config, ["mu=1"], [0], tmp_path / "c"))
     assert [(one.rule, one.seed, one.line["round"]) for one in played] == [("mu=1", 0, 1), ("mu=1", 0, 2)]
-    longer = from_table({**SMALL, "rounds": 6})
-    for resume, words in ((False, "holds a run already"), (True, "rounds was 2, is 6")):
+    shorter = from_table({**SMALL, "rounds": 1})
+    for resume, words in ((False, "holds a run already"), (True, "rounds was 2, is 1")):
         with pytest.raises(ValueError, match=words):
-            next(comparing.compare(longer, ["fedavg", "mu=1"], [0], tmp_path / "c", resume))
+            next(comparing.compare(shorter, ["fedavg", "mu=1"], [0], tmp_path / "c", resume))
     assert not (tmp_path / "c" / "fedavg").exists()
 
 
@@ -95,6 +95,28 @@ def test_missing_and_broken_experiment_files(tmp_path):
     assert "no experiment file" in call("run", tmp_path / "nothing.toml").stderr
     (tmp_path / "broken.toml").write_text("rounds = = 3")
     assert "not valid TOML" in call("run", tmp_path / "broken.toml").stderr
+
+
+def test_a_folder_where_an_experiment_belongs_is_answered_with_what_to_type(tmp_path):
+    path = config_file(tmp_path, rounds=1)
+    assert call("run", path, "--out", tmp_path / "r").returncode == 0
+    said = call("plan", tmp_path / "r").stderr
+    assert f"{tmp_path / 'r'} is the folder of a run." in said
+    again = f"run {tmp_path / 'r'}/config.toml --out {tmp_path / 'r'} --resume"
+    assert f"To go on with it: fedfilt {again};" in said
+    assert call(*again.split()).returncode == 0  # what it says works
+    assert call("run", tmp_path / "r").returncode == 0  # and so does this
+    assert "is a folder; name an experiment file in it, such as small.toml" in call("run", tmp_path).stderr
+    (tmp_path / "empty").mkdir()
+    assert call("plan", tmp_path / "empty").stderr.strip().endswith("empty is a folder; name an experiment file")
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_what_was_never_begun_is_not_gone_on_with(tmp_path, command):
+    done = call(command, config_file(tmp_path), "--out", tmp_path / "typo", "--resume")
+    assert done.returncode == 1
+    assert f"there is no folder {tmp_path / 'typo'} to go on from; leave out --resume to begin" in done.stderr
+    assert not (tmp_path / "typo").exists()
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

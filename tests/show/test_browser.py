@@ -5,11 +5,12 @@ Screenshots are kept in build/screenshots.
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,24 @@ PLANNED = {"devices": {"name": "prescribed"}, "scheduler": {"name": "same_deadli
 PICTURES = ROOT / "build" / "screenshots"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 MIXED = "() => document.querySelector('#mixing .js-plotly-plot')?.calcdata?.[0]?.[0]?.z !== undefined"  # comes last
+DRAWN = "() => [...document.querySelectorAll('figure')].every((f) => f.querySelector('.js-plotly-plot .main-svg'))"
+# Words of figures that leave their figure, and cells, titles and fields of which a part is out of sight
+CUT = """() => {
+  const outside = [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) => {
+    const box = plot.getBoundingClientRect();
+    return [...plot.querySelectorAll(".main-svg text")].filter((text) => {
+      const { left, right, top, bottom, width } = text.getBoundingClientRect();
+      return width && (left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1);
+    }).map((text) => text.textContent);
+  });
+  const places = "h1, h2, h3, p, th, td, caption, summary, figcaption, label, button, .scroll, .dash-dropdown-value";
+  const cut = [...document.querySelectorAll(places)].filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth + 1);
+  const wide = [...document.querySelectorAll("td, th, .key")].filter((e) => {
+    const { left, right, width } = e.getBoundingClientRect();
+    return width && left >= 0 && right > window.innerWidth + 1;
+  });
+  return [...outside, ...[...cut, ...wide].map((e) => e.outerHTML.slice(0, 200))];
+}"""
 SLOW = 240_000  # milliseconds: for machines that do much else at the same time
 
 
@@ -134,8 +153,18 @@ def click_device(page, number):
 
 
 def fits(page):
-    """Whether nothing is wider than the window."""
+    """Whether nothing is wider than the window, once the styles are there."""
+    until(page, "() => document.readyState === 'complete'")
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def nothing_is_cut(page):
+    """Wait until figures have taken up the width that they were given, and see that all of their words have room."""
+    from playwright.sync_api import TimeoutError as TookTooLong
+
+    with suppress(TookTooLong):
+        page.wait_for_function(f"() => ({CUT})().length === 0", timeout=60_000)
+    assert page.evaluate(CUT) == []
 
 
 def rounds_seen(page):
@@ -162,7 +191,7 @@ def test_report_opens_offline_with_all_figures_and_hands_out_its_numbers(compare
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
-    until(page, "() => document.querySelectorAll('figure .js-plotly-plot').length === 12")
+    until(page, DRAWN)
     assert asked == [path.as_uri()]  # the file, and nothing else
     table = page.inner_text("table >> nth=0")
     for run in find_runs([compared]):
@@ -202,7 +231,109 @@ def test_report_fits_a_phone_and_says_what_is_missing(compared, new_page, tmp_pa
     picture(page, "report-phone")
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """27 runs, and one under a rule with a long name, in a folder of runs beside an older one."""
+    folder = helpers.sweep(tmp_path_factory.mktemp("many") / "runs" / "sweep", rounds=3)
+    rule, at = "methods_of_mine:ProximalMomentumWithPersonalHeads", folder / "learning_rate=0.2"
+    own = shutil.copytree(at / "local" / "seed-0", at / rule / "seed-0")
+    text = (own / "config.toml").read_text()
+    (own / "config.toml").write_text(text.replace('name = "local"', f'name = "{rule}"'))
+    older = shutil.copytree(at / "mu=1" / "seed-0", folder.parent / "older-seed-0")
+    for file in (own / "config.toml", older / "metrics.jsonl", older / "config.toml"):
+        os.utime(file, (1e9, 1e9))
+    return folder.parent
+
+
+@pytest.mark.slow(14)
+def test_a_report_of_many_runs_cuts_nothing_and_sets_any_two_against_each_other(many, new_page, tmp_path):
+    path, runs = report.write([many / "sweep"], tmp_path / "report.html"), find_runs([many / "sweep"])
+    for width in (1280, 400):
+        page = new_page(width, 900)
+        page.goto(path.as_uri())
+        until(page, DRAWN)
+        page.wait_for_selector(".key svg path + path")  # its mark
+        assert fits(page)
+        nothing_is_cut(page)
+        picture(page, f"report-many-{width}")
+
+    page.click("text=Every seed")
+    page.click("text=Devices of 28 runs")
+    page.click("summary >> text=Devices of local, learning_rate=0.2 seed 2")
+    nothing_is_cut(page)
+
+    page = new_page()
+    page.goto(path.as_uri())
+    until(page, DRAWN)
+    assert page.locator(".key").count() == len({run.label for run in runs}) == 10
+    curves = "document.querySelector('figure[data-figure^=accuracy-local] .plot')"
+    shown = f"{curves}._fullData.filter((t) => t.visible === true).map((t) => t.legendgroup)"
+    page.fill("#only", "mu=1 0.5")
+    until(page, f"() => {shown}.join() === 'mu=1, learning_rate=0.5'")
+    page.fill("#only", "")
+    until(page, f"() => {shown}.length === 10")
+    page.click(".key >> text=fedavg, learning_rate=0.05")
+    until(page, f"() => {shown}.length === 9")
+    page.select_option("#stage", "trained")
+    until(page, f"() => {curves}.layout.title.text.replaceAll('<br>', ' ').includes('after local training')")
+    assert len(page.evaluate(shown)) == 9  # what is hidden stays so
+
+    page.select_option("#horizontal", label="local, learning_rate=0.5")
+    page.select_option("#vertical", label="mu=1, learning_rate=0.05")
+    dots = "document.querySelector('figure[data-figure=scatter-global] .plot')"
+    until(page, f"() => {dots}.layout.yaxis.title.text === 'mu=1, learning_rate=0.05'")
+    lines = [
+        read_lines(many / "sweep" / f"learning_rate={rate}" / rule / f"seed-{seed}")[-1]
+        for rule, rate in (("local", 0.5), ("mu=1", 0.05))
+        for seed in range(3)
+    ]
+    devices = np.reshape([line["mixed"]["global"]["devices"] for line in lines], (2, 60))
+    np.testing.assert_allclose(page.evaluate(f"[{dots}._fullData[1].x, {dots}._fullData[1].y]"), devices, atol=1e-4)
+    better = int((devices[1] > devices[0]).sum())
+    assert f"{better} of 60" in page.evaluate(f"{dots}.layout.title.text")
+    page.select_option("#baseline", label="local, learning_rate=0.5")
+    paired = "document.querySelector('figure[data-figure^=paired-local] .plot')"
+    until(page, f"() => {paired}.layout.title.text.replaceAll('<br>', ' ').includes('difference to local')")
+    page.select_option("#run", label="fedavg, learning_rate=0.5 seed 2")
+    says(page, "chosen", "fedavg, learning_rate=0.5 seed 2")
+
+
 # --- the dashboard ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(10)
+def test_many_runs_are_folded_searched_and_chosen(many, served, new_page):
+    address = served(many)
+    for width in (400, 1280):
+        page = new_page(width, 900)
+        page.goto(address)
+        page.wait_for_selector("#building .scatterlayer .point")
+        until(page, MIXED)
+        until(page, "() => document.querySelectorAll('#local .legend .traces').length === 10")
+        assert fits(page)
+        nothing_is_cut(page)
+        picture(page, f"dashboard-many-{width}")
+    assert "sweep, mu=1, learning_rate=0.5 seed 2: finished" in page.inner_text("#status")  # the last that was played
+    seen = (
+        "[...document.querySelectorAll('#table tr')].filter((r) => r.offsetParent).map((r) => r.innerText).join('\\n')"
+    )
+    assert "seed 1" not in page.evaluate(seen)
+    assert "seconds are simulated" in page.inner_text("#table caption")
+    page.click("#table tbody[data-key='sweep fedavg, learning_rate=0.2'] >> text=3 seeds")
+    until(page, f"() => {seen}.includes('seed 1')")
+    page.fill("#search", "mu=1 0.05")
+    until(page, f"() => !{seen}.includes('fedavg') && {seen}.includes('mu=1, learning_rate=0.05')")
+    page.fill("#search", "older")
+    until(page, f"() => {seen}.includes('older') && !{seen}.includes('learning_rate')")
+    page.fill("#search", "nobody")
+    until(page, "() => document.querySelector('#table').hasAttribute('data-none')")
+    page.fill("#search", "")
+    page.click("#table tbody[data-key='sweep fedavg, learning_rate=0.2'] >> text=seed 1")
+    says(page, "status", "sweep, fedavg, learning_rate=0.2 seed 1: finished")
+    until(page, f"() => {seen}.includes('seed 1')")  # it stays open
+    page.click("#table >> text=older")
+    page.click("#table tbody[data-of=older] button")
+    says(page, "status", "older, mu=1: finished")
 
 
 @pytest.fixture
@@ -345,7 +476,7 @@ def test_phone_keyboard_only_and_runs_side_by_side(compared, served, new_page):
     page.goto(address)
     page.wait_for_selector("#building .scatterlayer .point")
     until(page, MIXED)
-    assert page.locator("#table tbody tr").count() == 3
+    assert page.locator("#table tbody .name").all_inner_texts() == ["fedavg", "local", "mu=1"]
     names = page.evaluate("document.querySelector('#local .js-plotly-plot')._fullData.map(t => t.name)")
     assert names == ["fedavg", "local", "mu=1"]
     reached = set()  # every control can be reached with the tab key alone
@@ -371,13 +502,12 @@ def test_phone_keyboard_only_and_runs_side_by_side(compared, served, new_page):
 def test_the_page_says_what_is_wrong_and_recovers(compared, served, new_page, tmp_path):
     folder = tmp_path / "run"
     whole = compared / "mu=1" / "seed-0"
+    folder.mkdir()
     address = served(folder)
     page = new_page()
     page.goto(address)
-    says(page, "notes", "is not there")
-    hurry(page)
-    folder.mkdir()
     says(page, "notes", "holds no run yet")
+    hurry(page)
     for name in ("config.toml", "graph.json", "partition.json", "environment.json"):
         shutil.copy(whole / name, folder)
     says(page, "notes", "no round is finished yet")

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from typing import Any
 
@@ -209,7 +210,12 @@ def test_only_runs_that_differ_in_the_seed_alone_are_averaged(seeds, tmp_path):
     mixed = find_runs([seeds, other])
     assert sorted(map(len, groups(mixed).values())) == [1, 2, 2]
     text = report_page(mixed)
-    assert "differ in more than rule and seed (training)" in text
+    assert "differ in training.learning_rate (0.1, 0.2). Not every rule has every combination" in text
+    assert {run.label for run in mixed} == {
+        "fedavg, learning_rate=0.1",
+        "mu=1, learning_rate=0.1",
+        "mu=1, learning_rate=0.2",
+    }
     assert "saw the same data" not in text
     assert "saw the same data" in report_page(runs)
     twice = find_runs([seeds / "mu=1" / "seed-0", shutil.copytree(seeds / "mu=1" / "seed-0", tmp_path / "again")])
@@ -236,8 +242,8 @@ def test_the_report_says_means_over_seeds(seeds):
         for rule in ("fedavg", "mu=1")
     }
     best = max(means, key=lambda rule: np.mean(means[rule]))
-    words = f"{best} ({np.mean(means[best]):.1%} ± {np.std(means[best], ddof=1):.1%})"
-    assert words in sentence(runs)
+    words = f"({np.mean(means[best]):.1%} ±\N{NO-BREAK SPACE}{np.std(means[best], ddof=1):.1%})"
+    assert re.search(rf"best with {best}\b[^.]*{re.escape(words)}", sentence(runs))
     text = report_page(runs)
     assert "mean ± standard deviation over seeds" in text
     assert "<summary>Every seed</summary>" in text

@@ -8,6 +8,7 @@ from fedfilt.rounds.types import Happening
 from fedfilt.runs.records import LISTED
 from fedfilt.show import words
 from fedfilt.show.words import dated, happening
+from fedfilt.training.goal import METRICS
 
 SENTENCES = {
     ("join", ("start", "neighbours")): "device 5 joins from neighbours",
@@ -82,3 +83,42 @@ def test_no_detail_is_taken_for_a_pattern(hostile):
         for what in (*words.HAPPENED, "renamed"):
             assert str(hostile) in happening(Happening(1, 5, what, {key: hostile}))
     assert happening(Happening(1, 5, str(hostile))) == f"device 5 {hostile}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (
+            [("fedavg", 0.8, 0.9), ("local", 0.95, 0.2), ("mu=1", 0.92, 0.7)],
+            "On its own data a device does best with local (95.0%), on everybody's with fedavg (90.0%); in between, "
+            "mu=1 reaches 92.0% and 70.0%.",
+        ),
+        (
+            [("fedavg", 0.8, 0.9), ("local", 0.9, 0.2), ("mu=1", 0.95, 0.7)],
+            "On its own data a device does best with mu=1 (95.0%), on everybody's with fedavg (90.0%).",
+        ),
+        (
+            [("fedavg", 0.8, 0.9), ("mu=1", 0.95, 0.91), ("mu=10", 0.9, 0.9)],
+            "A device does best with mu=1, on its own data (95.0%) and on everybody's (91.0%).",
+        ),
+        (
+            [("mu=1", 0.95, 0.5), ("mu=10", 0.9, 0.6), ("mu=100", 0.8, 0.7)],
+            "On its own data a device does best with mu=1 (95.0%), on everybody's with mu=100 (70.0%); in between, "
+            "mu=10 reaches 90.0% and 60.0%.",
+        ),
+        (
+            [("local", 0.95, float("nan")), ("fedavg", 0.9, float("nan"))],  # no global test
+            "A device does best with local, on its own data (95.0%) and on everybody's (–).",
+        ),
+    ],
+)
+def test_a_rule_is_not_between_itself(rows, sentence):
+    assert words.comparison([words.Score(*row) for row in rows]) == sentence
+
+
+def test_less_is_better_where_it_is():
+    error = METRICS["rmse"]
+    rows = [words.Score("fedavg", 2.5, 1.0), words.Score("local", 0.5, 3.0)]
+    assert words.comparison(rows, error) == (
+        "On its own data a device does best with local (RMSE 0.5), on everybody's with fedavg (RMSE 1)."
+    )

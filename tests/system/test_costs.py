@@ -273,6 +273,7 @@ def test_killed_and_resumed_keeps_the_residuals(tmp_path):
     changes = {**ENDLESS, "scheduler": "same_deadline", "devices": "prescribed"}
     path, folder = config_file(tmp_path, **changes), tmp_path / "killed"
     saved = folder / "checkpoint" / "state.safetensors"
+    folder.mkdir()  # --resume goes on with what is there
 
     def stamp():
         return saved.stat().st_mtime_ns if saved.exists() else 0

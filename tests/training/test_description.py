@@ -101,7 +101,7 @@ def door_to(backend, model, training, shape):
         return door.train, door.test
 
     def train(row, x, y, own, **where):
-        return _numpy.train(description, row, x[own], y[own], training, tuple(where.values()))
+        return _numpy.train(description, row, x[own], y[own], training, (*where.values(), 0))
 
     return train, lambda row, x, y, own, classes: _numpy.test(description, row, x[own], y[own])
 
@@ -195,7 +195,7 @@ def test_bytes_are_scaled_to_0_to_1(backend, model):
 def test_numpy_without_epochs_or_samples_trains_nothing(epochs, samples):
     description, (x, y) = described(Logistic((5,), 3)), some_samples((5,), 3)
     row, before = description.start(0), description.start(0)
-    assert math.isnan(_numpy.train(description, row, x, y, Training(), (0, 1, 0, epochs, samples)))
+    assert math.isnan(_numpy.train(description, row, x, y, Training(), (0, 1, 0, epochs, samples, 0)))
     np.testing.assert_array_equal(row, before)
     assert _numpy.predict(description, row, x[:0]).shape == (0, 3)
     assert _numpy.test(description, row, x[:0], y[:0])[0].sum() == 0

@@ -13,13 +13,13 @@ def drawn(rng):
 
 
 def test_no_two_purposes_draw_the_same_numbers():
-    once = [(key,) for key in (Key.PARTITION, Key.START, Key.DEVICES, Key.SHUFFLE)]
+    once = [(key,) for key in (Key.PARTITION, Key.START, Key.DEVICES, Key.SHUFFLE, Key.PIECES)]
     found = {("once", *key): drawn(generator(7, *key)) for key in once}
     for round in (1, 2, 3):
         of_all = [(RoundKey.SPEED,), (RoundKey.SURPRISE,)]
         of_one = [(device, *rest) for device in range(4) for rest in ((), (0,), (1,), (2,), (RoundKey.LAYERS,))]
         found |= {(round, *key): drawn(in_round(7, round, *key)) for key in (*of_all, *of_one)}
-    assert len(set(found.values())) == len(found) == 4 + 3 * (2 + 4 * 5)
+    assert len(set(found.values())) == len(found) == 5 + 3 * (2 + 4 * 5)
     others = {drawn(generator(8, *key)) for key in once}
     assert not others & set(found.values())
 

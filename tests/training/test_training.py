@@ -266,7 +266,7 @@ def test_confusions_count_every_test_once():
     with LocalEngine(data, module, Training(), 0, 1) as engine:
         rows = np.tile(row_of(module), (4, 1))
         rows[2] *= -1
-        tests = engine.test(rows)
+        tests = engine.test(State(1, rows))
     assert tests.global_test.sum(axis=(1, 2)).tolist() == [50] * 4
     assert sure(tests.local_test).sum(axis=(1, 2)).tolist() == [40, 25, 33, 1]
     for device in range(4):
@@ -313,8 +313,9 @@ def test_fit_trains_personal_models_of_the_users_own():
     shared = fedfilt.fit(train, nn.Linear(5, 2), graph, FedAvg(), **options)
     assert own.accuracy["local"].min() > 0.85
     assert shared.accuracy["local"].mean() < 0.65
-    guess = own.model(4)(torch.from_numpy(x[4])).argmax(dim=1).numpy()
-    assert (guess == labels[4]).mean() == pytest.approx(own.accuracy["local"][4])
+    kept = own.data.local_test[4]
+    guess = own.model(4)(torch.from_numpy(own.data.x[kept])).argmax(dim=1).numpy()
+    assert (guess == own.data.y[kept]).mean() == pytest.approx(own.accuracy["local"][4])
     with pytest.raises(ValueError, match="graph must have one device per entry of train, 6, got 20"):
         fedfilt.fit(train, nn.Linear(5, 2), Graph.paper())
     with pytest.raises(ValueError, match="device must be a whole number from 0 to 5"):

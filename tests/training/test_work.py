@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from fedfilt.clients.plain import Plain
 from fedfilt.sparsifiers import TopK
 from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import unpack, wire_size
@@ -21,7 +22,7 @@ SEED, ROUND, DEVICE = 3, 4, 2
 
 @pytest.fixture
 def desk():
-    return Desk(Trainer(NET, Training(0.1, 8), DATA.x.shape[1:]), TopK(), SEED, DATA.classes)
+    return Desk(Trainer(NET, Training(0.1, 8), DATA.x.shape[1:]), TopK(), SEED, DATA.classes, Plain())
 
 
 @pytest.fixture
@@ -83,9 +84,9 @@ def test_a_test_counts_every_sample_and_gives_the_mean_loss(desk, model):
     x, y = torch.from_numpy(DATA.x[DATA.global_test]), torch.from_numpy(DATA.y[DATA.global_test])
     with torch.no_grad():
         said = NET(x)
-    assert found.confusion.sum() == 50
-    assert np.trace(found.confusion) == (said.argmax(dim=1) == y).sum()
+    assert found.sums.sum() == 50
+    assert np.trace(found.sums) == (said.argmax(dim=1) == y).sum()
     assert found.loss == pytest.approx(float(functional.cross_entropy(said, y)), rel=1e-4)
     nothing = examine(model, Own(DATA.x, DATA.y, np.array([], np.int64)), desk)
-    assert nothing.confusion.sum() == 0
+    assert nothing.sums.sum() == 0
     assert math.isnan(nothing.loss)

@@ -36,7 +36,7 @@ class FedU:
                 f"eta * mu must be at most {1 / graph.degrees.max():.4g} on this graph (1 / its largest degree), "
                 f"got {step:g}"
             )
-        trained = models + updates.rows
+        trained = updates.trained(models)
         pull = graph.adjacency @ sp.diags_array((updates.weights > 0).astype(float))  # a_ij where j is present
         difference = pull.astype(models.dtype) @ trained - pull.sum(axis=1).astype(models.dtype)[:, None] * trained
         return trained + models.dtype.type(step) * difference

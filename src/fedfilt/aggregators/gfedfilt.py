@@ -47,5 +47,5 @@ class GFedFilt:
             return result
         if self.signal == "updates":
             return models + mix(graph, self.filter, updates.rows, updates.weights)
-        trained = models + updates.rows
+        trained = updates.trained(models)
         return mix(graph, self.filter, trained, updates.weights, out=trained)

@@ -18,4 +18,4 @@ class Local:
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)
-        return models + updates.rows
+        return updates.trained(models)

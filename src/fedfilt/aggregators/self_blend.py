@@ -24,4 +24,4 @@ class SelfBlend:
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)
-        return self.own * (models + updates.rows) + (1 - self.own) * updates.averaged(models)
+        return self.own * updates.trained(models) + (1 - self.own) * updates.averaged(models)

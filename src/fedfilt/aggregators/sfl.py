@@ -36,7 +36,7 @@ class SFL:
         alone = total == 0
         average = sp.diags_array(1 / np.where(alone, 1, total)) @ links + sp.diags_array(alone.astype(float))
         average = average.tocsr().astype(models.dtype)
-        result = models + updates.rows
+        result = updates.trained(models)
         for _ in range(self.hops):
             result = average @ result
         return result

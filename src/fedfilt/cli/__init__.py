@@ -15,6 +15,7 @@ from fedfilt.cli.audit import audit
 from fedfilt.cli.compare import compare, demo
 from fedfilt.cli.data import data_app
 from fedfilt.cli.deploy import deploy_app, device_app
+from fedfilt.cli.export import export
 from fedfilt.cli.home import home_app
 from fedfilt.cli.paper import paper
 from fedfilt.cli.plan import info, plan, profile
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning over the graph of a building's devices.",
 )
-for command in (run, compare, plan, audit, profile, info, demo, paper, report, dashboard):
+for command in (run, compare, plan, audit, profile, info, demo, paper, report, dashboard, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(device_app, name="device")

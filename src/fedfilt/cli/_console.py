@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from fedfilt._files import FULL
+from fedfilt._progress import progress_bar as progress_bar
+from fedfilt._progress import shown as shown
+from fedfilt._progress import visible as visible
 from fedfilt._trust import VARIABLE
-
-if TYPE_CHECKING:
-    from fedfilt.data.store import Store
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[
@@ -34,22 +35,6 @@ DataDir = Annotated[
 ]
 
 
-def visible(text: str) -> str:
-    """Words that may come from somebody else's file, with nothing in them that steers the terminal.
-
-    >>> visible("hall\x1b[2J")
-    'hall\\\\x1b[2J'
-    """
-    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
-
-
-def shown(value: Any) -> str:
-    """The same for rich, which takes [words] for markup."""
-    from rich.markup import escape
-
-    return escape(visible(str(value)))
-
-
 @contextmanager
 def errors() -> Iterator[None]:
     """Errors of the user's making end the command with one clear line and code 1."""
@@ -58,8 +43,37 @@ def errors() -> Iterator[None]:
     except BrokenPipeError:  # whoever read our output has seen enough
         os._exit(0)
     except (ValueError, ArithmeticError, OSError, MemoryError) as error:
-        print(f"error: {visible(str(error))}", file=sys.stderr)
+        words = str(error)
+        if isinstance(error, OSError) and error.errno in FULL:
+            words = (
+                f"no room to write {error.filename or 'a file'} ({error.strerror}); nothing half-written is left of it"
+            )
+        print(f"error: {visible(words)}", file=sys.stderr)
         raise typer.Exit(1) from None
+
+
+def check_resumable(folder: Path, resume: bool) -> None:
+    """Refuse to go on with what was never begun: the folder may be misspelt."""
+    if resume and not folder.exists():
+        raise ValueError(
+            f"there is no folder {folder} to go on from; leave out --resume to begin, or name the folder with --out"
+        )
+
+
+def print_table(table: Any) -> None:
+    """Print a table in which nothing is cut: a word too long for its column goes on in the next line.
+
+    Where no terminal sets the width, columns are as wide as they need to be.
+    """
+    from rich.console import Console
+
+    for column in table.columns:
+        column.overflow = "fold"
+    out = Console()
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        wide = Console(width=10_000)
+        out = Console(width=max(wide.measure(table).maximum, out.width))
+    out.print(table)
 
 
 def check_mqtt() -> None:
@@ -76,35 +90,3 @@ def interruptible(folder: Path, resume_hint: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"\nstopped; {folder} is kept up to its last checkpoint. Go on with: {resume_hint}", file=sys.stderr)
         raise typer.Exit(130) from None
-
-
-@contextmanager
-def progress_bar() -> Iterator[Any]:
-    """A bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield progress
-
-
-def store_with(progress: Any, data_dir: Path | None) -> "Store":
-    """The data files, with a bar for each that is fetched."""
-    from fedfilt.data.store import Store
-
-    tasks: dict[str, Any] = {}
-
-    def show(name: str, done: int, total: int) -> None:
-        if name not in tasks:
-            tasks[name] = progress.add_task(f"fetching {name}", total=total)
-        progress.update(tasks[name], completed=done, visible=done < total)
-
-    return Store(folder=data_dir, progress=show)
-
-
-def progress_words(name: str, line: dict[str, Any]) -> str:
-    """How far a run is, and how good, for the bar."""
-    tests = line.get("mixed", {})
-    scores = [f"{test} {tests[test]['mean']:.1%}" for test in ("local", "global") if test in tests]
-    return " ".join([shown(name), "round", str(line["round"]), *scores])

@@ -47,9 +47,7 @@ def audit(
         if as_json:
             print(json.dumps(table))
         else:
-            from rich.console import Console
-
-            Console().print(_table(found, made))
+            console.print_table(_table(found, made))
             for line in _lines(table, exposed, made):
                 print(line)
         if strict and exposed and not (made.privacy.noisy or made.privacy.grid):

@@ -1,7 +1,7 @@
 """`fedfilt compare` and `fedfilt demo`: several rules side by side."""
 
-import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,14 @@ def compare(
     rules: Annotated[
         str, typer.Option(help="Rules to compare: names, mu=VALUE, or 'paper' for FedAvg, Local and mu=.1/1/10/100.")
     ] = "paper",
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,VALUE,...",
+            help="Settings to try with every rule, such as training.learning_rate=0.01,0.05; repeat it for a grid.",
+            show_default=False,
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
     resume: console.Resume = False,
@@ -30,14 +38,12 @@ def compare(
 ) -> None:
     """Compare aggregation rules on the same data, start and batches."""
     with console.errors(), trusting(trust_code):
-        from fedfilt.runs import rules as named
+        from fedfilt.calls import RUNS
         from fedfilt.runs.config import load
 
-        loaded = load(config, overrides or [])
-        names = named.rules(rules)
-        numbers = list(range(loaded.seed, loaded.seed + seeds))
-        folder = out or Path("runs") / f"{config.stem}-compare"
-        _compare(config.stem, loaded, names, numbers, folder, resume, as_json, data_dir)
+        folder = out or RUNS / f"{config.stem}-compare"
+        console.check_resumable(folder, resume)
+        _compare(load(config, overrides or []), rules, seeds, folder, resume, as_json, data_dir, over or [])
 
 
 def demo(
@@ -47,7 +53,7 @@ def demo(
     """Compare FedAvg, purely personal models and G-Fedfilt on MNIST, 20 devices with 2 digits each: about a minute."""
     with console.errors():
         from fedfilt import _parts
-        from fedfilt.data.store import DataMissing
+        from fedfilt.data.store import DataMissing, store_with
         from fedfilt.runs.config import from_table
 
         table = {
@@ -58,72 +64,77 @@ def demo(
         }
         try:
             with console.progress_bar() as progress:
-                _parts.find("datasets", "mnist")().load(console.store_with(progress, data_dir))
+                _parts.find("datasets", "mnist")().load(store_with(progress, data_dir))
         except DataMissing as error:
             print(f"{error}\nGoing on with the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
             small = {"train": 20, "local_test": 20, "global_test": 200}
             table |= {"data": "digits", "model": "mlp", "samples": small}
-        config = from_table(table)
-        names = ["fedavg", "local", "mu=1", "mu=10"]
-        _compare("demo", config, names, [0], out, True, False, data_dir)
+        _compare(from_table(table), "fedavg,local,mu=1,mu=10", 1, out, True, False, data_dir)
         after(out)
 
 
 def _compare(
-    title: str,
     config: "Config",
-    names: list[str],
-    seeds: list[int],
+    rules: str,
+    seeds: int,
     folder: Path,
     resume: bool,
     as_json: bool,
     data_dir: Path | None,
+    over: Sequence[str] = (),
 ) -> None:
-    from fedfilt.runs import compare as comparing
-    from fedfilt.show.pictures import write_pictures
+    from fedfilt import calls
+    from fedfilt.runs.compare import chosen, table
+    from fedfilt.runs.rules import rules as named
+    from fedfilt.runs.sweep import variants
     from fedfilt.show.words import Score, comparison
 
-    with console.progress_bar() as progress:
-        total = len(names) * len(seeds) * config.rounds
-        task = progress.add_task(console.shown(title), total=total)
-        order = {(name, seed): i for i, (seed, name) in enumerate((s, n) for s in seeds for n in names)}
-        steps = comparing.compare(config, names, seeds, folder, resume, console.store_with(progress, data_dir))
-        with console.interruptible(folder, resume_hint="the same command with --resume"):
-            for step in steps:
-                done = order[step.rule, step.seed] * config.rounds + step.line["round"]
-                words = console.progress_words(f"{step.rule} seed {step.seed}", step.line)
-                progress.update(task, completed=done, description=words)
-            progress.update(task, completed=total)
-    rows = comparing.table(folder, names, seeds)
-    write_pictures(folder, {name: folder / name / f"seed-{seeds[0]}" for name in names})
-    content = json.dumps({"folder": str(folder), "rules": [row._asdict() for row in rows]}, indent=1)
-    (folder / "comparison.json").write_text(content)
+    with console.interruptible(folder, resume_hint="the same command with --resume"):
+        calls.compare(config, rules, seeds, folder, over=over, resume=resume, data_dir=data_dir, progress=True)
     if as_json:
-        print(content)
+        print((folder / "comparison.json").read_text())
         return
-    from rich.console import Console
-
-    Console().print(_comparison_table(rows))
-    print(comparison([Score(row.rule, row.local, row.everybody) for row in rows]))
+    found = variants(config, named(rules), over)
+    rows = table(folder, [one.name for one in found], list(range(config.seed, config.seed + seeds)))
+    picked = chosen(rows, found)
+    if picked != rows:
+        console.print_table(_validation_table(rows, {row.rule for row in picked}))
+    console.print_table(_comparison_table(picked))
+    print(comparison([Score(row.rule, row.local, row.everybody) for row in picked], rows[0].metric))
+    if over and rows[0].validation is None:
+        print("These settings are compared on the tests. To choose one without them: evaluation.validation=0.2")
     print(f"runs: {folder}/RULE/seed-N, table: {folder / 'comparison.json'}, pictures: {folder / 'figures'}")
 
 
-def _comparison_table(rows: list[Any]) -> Any:
+def _validation_table(rows: list[Any], chosen: set[str]) -> Any:
     from rich.table import Table
 
+    metric = rows[0].metric
+    table = Table("run", "validation", "", title=f"{metric.words} on training samples that were held out")
+    for row in rows:
+        table.add_row(console.shown(row.rule), metric.text(row.validation), "chosen" if row.rule in chosen else "")
+    return table
+
+
+def _comparison_table(rows: list[Any]) -> Any:
+    from rich.table import Column, Table
+
     over = f", mean ± std over {rows[0].seeds} seeds" if rows[0].seeds > 1 else ""
-    title = f"accuracy at the last round{over}"
-    table = Table("rule", "local test", "std of devices", "worst device", "global test", "std of devices", title=title)
+    metric = rows[0].metric
+    title = f"{metric.words} at the last round{over}"
+    names = ("local test", "std of devices", "worst device", "global test", "std of devices")
+    table = Table(Column("rule", overflow="fold"), *names, title=title)
     for row in rows:
         spread = [
-            f" ± {s:.1%}" if row.seeds > 1 else "" for s in (row.local_between_seeds, row.everybody_between_seeds)
+            f" ± {metric.text(s)}" if row.seeds > 1 else ""
+            for s in (row.local_between_seeds, row.everybody_between_seeds)
         ]
         table.add_row(
             console.shown(row.rule),
-            f"{row.local:.1%}{spread[0]}",
-            f"{row.local_std:.1%}",
-            f"{row.local_worst:.1%}",
-            f"{row.everybody:.1%}{spread[1]}",
-            f"{row.everybody_std:.1%}",
+            f"{metric.text(row.local)}{spread[0]}",
+            metric.text(row.local_std),
+            metric.text(row.local_worst),
+            f"{metric.text(row.everybody)}{spread[1]}",
+            metric.text(row.everybody_std),
         )
     return table

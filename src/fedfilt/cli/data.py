@@ -17,7 +17,6 @@ data_app = typer.Typer(
 def data_list() -> None:
     """All data sets, and whether they are here."""
     with console.errors():
-        from rich.console import Console
         from rich.table import Table
 
         from fedfilt import _parts
@@ -37,7 +36,7 @@ def data_list() -> None:
                 "on devices" if hasattr(kind, "federated") else here,
                 (kind.__doc__ or "").strip().partition("\n")[0],
             )
-        Console().print(table)
+        console.print_table(table)
 
 
 @data_app.command("get")
@@ -47,9 +46,10 @@ def data_get(
     """Fetch a data set into the cache."""
     with console.errors():
         from fedfilt import _parts
+        from fedfilt.data.store import store_with
 
         with console.progress_bar() as progress:
-            samples = _parts.find("datasets", name)().load(console.store_with(progress, data_dir))
+            samples = _parts.find("datasets", name)().load(store_with(progress, data_dir))
         print(f"{name}: {(~samples.test).sum():,} training and {samples.test.sum():,} test samples")
 
 
@@ -79,6 +79,7 @@ def data_split(
     the same models. Copy a folder to a real device to go on there.
     """
     with console.errors(), trusting(trust_code):
+        from fedfilt.data.store import store_with
         from fedfilt.runs.config import load
         from fedfilt.runs.split import split
 
@@ -89,7 +90,7 @@ def data_split(
                 loaded,
                 out,
                 recordings,
-                console.store_with(progress, data_dir),
+                store_with(progress, data_dir),
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
         print(f"{len(list(out.glob('device-*')))} devices in {out}; try them: fedfilt run {written}")

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedfilt._trust import trusting
-from fedfilt.cli._console import TrustCode, check_mqtt, errors, shown, visible
+from fedfilt.cli._console import TrustCode, check_mqtt, errors, print_table, shown, visible
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
 
@@ -48,10 +48,11 @@ def device(folder: Folder, trust_code: TrustCode = False) -> None:
     """
     with _errors(trust_code):
         from fedfilt.flower.deploy.supervise import checked, stoppable
-        from fedfilt.flower.device import stay
+        from fedfilt.flower.device import give_memory_back, stay
 
+        give_memory_back()  # before there are threads
         folder = checked(folder, "device.toml")
-        with stoppable(), ExitStack() as stack:
+        with stoppable(again=10.0), ExitStack() as stack:
             if (folder / "home.toml").exists():
                 check_mqtt()
                 from fedfilt.flower.home import deciding
@@ -233,7 +234,6 @@ def deploy_status(
             print(json.dumps({**found._asdict(), "devices": [one._asdict() for one in found.devices]}))
             return
         from rich.box import SIMPLE
-        from rich.console import Console
         from rich.table import Table
 
         down = "" if found.running else "; the edge server does not run"
@@ -249,7 +249,7 @@ def deploy_status(
                 one.version or "-",
             ]
             table.add_row(*map(shown, [one.device, *told]))
-        Console().print(table)
+        print_table(table)
         for one in found.devices:
             if one.problem:
                 print(visible(f"{one.device}: {one.problem}"))

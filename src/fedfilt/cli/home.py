@@ -160,10 +160,10 @@ def home_demo(
 ) -> None:
     """Live in two homes for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
     with errors():
-        from rich.console import Console
         from rich.table import Table
 
-        from fedfilt.cli._console import progress_bar, store_with
+        from fedfilt.cli._console import print_table, progress_bar
+        from fedfilt.data.store import store_with
         from fedfilt.runs.living import RULES, demo
         from fedfilt.show.figures.living import against_corrections
 
@@ -176,7 +176,7 @@ def home_demo(
         for count in sorted({line["corrections"] for line in lines}):
             found = [line for line in lines if line["corrections"] == count]
             table.add_row(str(count), *[f"{line['device']:.1%} / {line['room']:.1%}" for line in found])
-        Console().print(table)
+        print_table(table)
         against_corrections(lines).write_html(out / "accuracy.html", include_plotlyjs="directory")
         print(f"picture: {out / 'accuracy.html'}; each device's labels: {out / 'devices'}")
         print(f"what happened: {out / 'home-0'} and {out / 'home-1'}")

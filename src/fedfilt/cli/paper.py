@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedfilt.cli._console import errors
+from fedfilt.cli._console import errors, print_table
 
 if TYPE_CHECKING:
     from fedfilt.paper._cases import Case
@@ -85,7 +85,6 @@ def paper(
 
 
 def _list(chosen: "Sequence[Maker]", results: "Results") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("item", "in the paper, and what it shows", "runs", "to do", "core minutes")
@@ -103,7 +102,7 @@ def _list(chosen: "Sequence[Maker]", results: "Results") -> None:
         f"Items share runs: {len(dict.fromkeys(every))} in all, {len(left)} to do, about {total:.0f} core minutes "
         f"({'by those done' if rate != 1 else 'with the compiled training core'})"
     )
-    Console().print(table)
+    print_table(table)
 
 
 def _rate(results: "Results", cases: "Iterable[Case]") -> float:

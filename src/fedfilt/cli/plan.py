@@ -20,12 +20,13 @@ def plan(
 ) -> None:
     """Show what the scheduler has every device do in the first round, without training."""
     with console.errors(), trusting(trust_code):
+        from fedfilt.data.store import store_with
         from fedfilt.runs.build import Run
         from fedfilt.runs.config import load
         from fedfilt.runs.preview import first_round
 
         with console.progress_bar() as progress:
-            made = Run(load(config, overrides or []), console.store_with(progress, data_dir))
+            made = Run(load(config, overrides or []), store_with(progress, data_dir))
         found = first_round(made)
         import numpy as np
 
@@ -38,9 +39,7 @@ def plan(
         if as_json:
             print(json.dumps({**found, "picture": str(out)}))
             return
-        from rich.console import Console
-
-        Console().print(_plan_table(found))
+        console.print_table(_plan_table(found))
         print(f"picture: {out}")
 
 

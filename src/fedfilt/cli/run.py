@@ -19,44 +19,39 @@ def run(
     overrides: console.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/NAME-seed-N")] = None,
     resume: console.Resume = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds in all; a run that is resumed goes on up to them.")
+    ] = None,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Train the devices of an experiment and keep everything in a run folder."""
-    with console.errors(), trusting(trust_code), live_dashboard() as watched:
-        from fedfilt._reading import read_json
-        from fedfilt.runs.build import Run
-        from fedfilt.runs.config import load
-        from fedfilt.runs.play import play_in_folder
-        from fedfilt.show.pictures import write_pictures
+    """Train the devices of an experiment and keep everything in a run folder.
 
-        loaded = load(config, overrides or [])
-        folder = out or Path("runs") / f"{config.stem}-seed-{loaded.seed}"
+    CONFIG may also be a run folder, which goes on: `fedfilt run runs/mnist_2-seed-0 --rounds 400`.
+    """
+    with console.errors(), trusting(trust_code), live_dashboard() as watched:
+        from fedfilt import calls
+        from fedfilt.runs.config import load
+
+        name = config.stem
+        if (config / "config.toml").is_file():  # a run folder
+            name, config, out, resume = config.name, config / "config.toml", out or config, resume or out is None
+        loaded = load(config, [*(overrides or []), *([] if rounds is None else [f"rounds={rounds}"])])
+        folder = out or calls.RUNS / f"{name}-seed-{loaded.seed}"
+        console.check_resumable(folder, resume)
         if live:
             watched(folder)
-        with console.progress_bar() as progress:
-            made = Run(loaded, console.store_with(progress, data_dir))
-            made.check_here()
-            if not as_json:
-                progress.console.print(_labels(made.data))
-            task = progress.add_task(console.shown(config.stem), total=loaded.rounds)
-            trust = " --trust-code" if code_in(loaded.table()) else ""
-            again = f"fedfilt run {folder}/config.toml --out {folder} --resume{trust}"
-            with console.interruptible(folder, resume_hint=again):
-                for line in play_in_folder(made, folder, resume):
-                    progress.update(
-                        task, completed=line["round"], description=console.progress_words(config.stem, line)
-                    )
-        result = read_json(folder / "result.json")
-        write_pictures(folder)
+        trust = " --trust-code" if code_in(loaded.table()) else ""
+        again = f"fedfilt run {folder}/config.toml --out {folder} --resume{trust}"
+        begun = None if as_json else lambda made, bar: bar.console.print(_labels(made.data))
+        with console.interruptible(folder, resume_hint=again):
+            result = calls.run(loaded, folder, resume=resume, data_dir=data_dir, progress=True, begun=begun).result
         if as_json:
             print(json.dumps({"folder": str(folder), **result}))
             return
-        from rich.console import Console
-
-        Console().print(_result_table(result))
+        console.print_table(_result_table(result))
         print(f"run folder: {folder}, pictures: {folder / 'figures'}")
 
 
@@ -66,11 +61,11 @@ def _labels(data: "FederatedData") -> Any:
     table = Table(
         "device",
         "samples",
-        *map(str, range(data.classes)),
-        title=f"{console.shown(data.name)}: training samples per label",
+        *map(str, range(data.classes * data.labelled)),
+        title=f"{console.shown(data.name)}: training samples{' per label' * data.labelled}",
     )
     for device, counts in enumerate(data.label_counts[:40]):
-        table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts])
+        table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts if data.labelled])
     if data.count > 40:
         table.caption = f"... and {data.count - 40} devices more"
     return table
@@ -79,13 +74,30 @@ def _labels(data: "FederatedData") -> Any:
 def _result_table(result: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    table = Table("test", "round", "accuracy", "std over devices", "worst device", "precision", "recall", "F1")
+    from fedfilt.training.goal import metric_in
+
+    shown: dict[str, Any] = next((result[test]["last"] for test in ("local", "global") if test in result), {})
+    metric, others = metric_in(shown), [key for key in shown.get("scores", {}) if key != shown["metric"]]
+    words = [metric_in({"metric": key}) for key in others]
+    papers = {} if "I_2" not in shown else {"I_2": "precision", "I_3": "recall", "I_4": "F1"}
+    heads = [
+        metric.words,
+        "std over devices",
+        "worst device",
+        *(papers.values() if papers else [m.words for m in words]),
+    ]
+    table = Table("test", "round", *heads)
     for test in ("local", "global"):
-        for which, words in (("last", "last round"), ("best", "best on this test")):
+        for which, said in (("last", "last round"), ("best", "best on this test")):
             if test in result:
                 row = result[test][which]
-                values = [f"{row[key]:.1%}" for key in ("mean", "std", "worst", "I_2", "I_3", "I_4")]
-                table.add_row(f"{test}, {words}", str(row["round"]), *values)
+                values = [metric.text(row[key]) for key in ("mean", "std", "worst")]
+                if papers:
+                    values += [f"{row[key]:.1%}" for key in papers]
+                else:
+                    scores = row.get("scores", {})
+                    values += [one.text(scores.get(one.key, float("nan"))) for one in words]
+                table.add_row(f"{test}, {said}", str(row["round"]), *values)
     totals = result["totals"]
     table.caption = (
         f"in all: {totals['I_5_flops']:.3g} FLOPs, latency {totals['I_6_latency_seconds']:.4g} s, desynchronisation "

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,9 +24,10 @@ def report(
 ) -> None:
     """Write one HTML file about a run or a comparison that opens offline in any browser."""
     with errors():
+        from fedfilt import calls
         from fedfilt.show import report as reports
 
-        path = reports.write(runs, out)
+        path = calls.report(runs, out)
         print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
         if images:
             folder = path.with_name(f"{path.stem}-figures")
@@ -52,6 +53,7 @@ def dashboard(
     """
     with errors():
         _check_dash()
+        _check_folders(runs)
         from fedfilt.show.dashboard.server import serve
 
         def ready(address: str, once: str) -> None:
@@ -83,11 +85,14 @@ def live() -> Iterator[Callable[[Path], None]]:
     At the end, a reader at a terminal keeps it until Ctrl-C; elsewhere it ends with the run.
     """
     opened: list[subprocess.Popen[bytes]] = []
+    folders: list[Path] = []
 
     def open_on(folder: Path) -> None:
         from fedfilt.show.dashboard.server import bind
 
         _check_dash()
+        folder.mkdir(parents=True, exist_ok=True)
+        folders.append(folder)
         port = PORT
         try:
             bind("127.0.0.1", port).close()
@@ -108,6 +113,17 @@ def live() -> Iterator[Callable[[Path], None]]:
                 pass
             process.terminate()
             process.wait()
+        for folder in folders:
+            with suppress(OSError):
+                folder.rmdir()  # if the run did not begin
+
+
+def _check_folders(runs: list[Path] | None) -> None:
+    """A folder that is not there is misspelt more often than it is yet to come."""
+    for folder in runs or [Path("runs")]:
+        if not folder.is_dir():
+            named = "name the folder of your runs" if runs is None else "check the name"
+            raise ValueError(f"there is no folder {folder}: {named}, or begin a run with fedfilt run EXPERIMENT.toml")
 
 
 def _check_dash() -> None:

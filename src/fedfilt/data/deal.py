@@ -1,10 +1,11 @@
 """How samples are dealt to devices."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedfilt._checks import check_count
+from fedfilt._checks import check_count, check_number
+from fedfilt._draws import Key, generator
 from fedfilt._types import Array
 from fedfilt.data.samples import FederatedData, Samples
 
@@ -51,6 +52,8 @@ class Sizes:
 
 def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
     """Deal samples so that every device has the given shares (K, classes) of labels; no sample is dealt twice."""
+    if not samples.labelled:
+        raise ValueError(f"this partition deals by labels, and samples of {samples.name} have none; take uniform")
     numbers = sizes.draw(len(shares), rng)
     wanted = np.zeros(shares.shape, np.int64)
     for device, (number, share) in enumerate(zip(numbers, shares, strict=True)):
@@ -81,6 +84,28 @@ def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random
     )
 
 
+def held_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
+    """The same data, with a share of every device's training samples for validation: alike in labels, drawn at random.
+
+    >>> data = FederatedData.from_arrays([(np.zeros((10, 1)), [0] * 6 + [1] * 4)])
+    >>> found = held_out(data, 0.3, np.random.default_rng(0))
+    >>> len(found.train[0]), data.y[found.validation[0]].tolist()
+    (7, [0, 0, 1])
+    """
+    train, validation = [], []
+    for rows, counts in zip(data.train, data.label_counts, strict=True):
+        number = min(round(share * len(rows)), max(len(rows) - 1, 0))
+        labels = data.y[rows] if data.labelled else np.zeros(len(rows), int)
+        taken = np.zeros(len(rows), bool)
+        for label, wanted in enumerate(split(number, counts)) if number else ():
+            taken[rng.permutation(np.flatnonzero(labels == label))[:wanted]] = True
+        train.append(rows[~taken])
+        validation.append(rows[taken])
+    if not any(map(len, validation)):
+        raise ValueError(f"evaluation.validation = {share:g} leaves no device a sample: each has too few to train on")
+    return replace(data, train=tuple(train), validation=tuple(validation))
+
+
 def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator, key: str = "local_test") -> Array:
     """Test samples with the given number of each label; devices may share them."""
     parts = []
@@ -95,13 +120,15 @@ def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator, key: s
 
 
 def draw_global_test(samples: Samples, sizes: Sizes, rng: np.random.Generator) -> Array:
-    """The global test: all test samples, or a random part with all labels."""
+    """The global test: all test samples, or a random part, with all labels where there are labels."""
     pool = np.flatnonzero(samples.test)
     if sizes.global_test == WHOLE:
         return pool
     number = int(sizes.global_test)
     if number > len(pool):
         raise ValueError(f"samples.global_test asks for {number} test samples, {samples.name} has {len(pool)}")
+    if not samples.labelled:
+        return np.sort(rng.choice(pool, number, replace=False))
     return draw_test(samples, split(number, np.full(samples.classes, 1 / samples.classes)), rng, "global_test")
 
 
@@ -120,3 +147,34 @@ def split(number: int, shares: Array, before: Array | None = None) -> Array:
     order = np.lexsort([ties, -np.round(exact - whole, 9)])
     whole[order[: number - whole.sum()]] += 1
     return whole
+
+
+def hold_out(data: FederatedData, share: float, seed: int) -> FederatedData:
+    """The same data, with a share of each device's training samples as its local test, and all of them as the global.
+
+    Labels keep their proportions, and one sample of each stays for training, where there are enough of them. A device
+    with fewer than two samples is not tested; with a share of 0 none is.
+
+    >>> data = FederatedData.from_arrays([(np.zeros((10, 2)), [0, 1] * 5), (np.ones((1, 2)), [1])])
+    >>> held = hold_out(data, 0.2, seed=0)
+    >>> [len(rows) for rows in held.train], [held.label_counts[0].tolist(), len(held.global_test)]
+    ([8, 1], [[4, 4], 2])
+    """
+    check_number("holdout", share, low=0, high=0.9)
+    parts = [_parted(data.y, rows, share, generator(seed, Key.HOLDOUT, i)) for i, rows in enumerate(data.train)]
+    train, test = zip(*parts, strict=True)
+    return replace(data, train=train, local_test=test, global_test=np.concatenate(test))
+
+
+def _parted(y: Array, rows: Array, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """(the rest, a share) of some samples, both in their order."""
+    number = min(max(round(share * len(rows)), 1), len(rows) - 1) if share else 0
+    order = rng.permutation(len(rows))
+    if number > 0 and y.ndim == 1 and np.issubdtype(y.dtype, np.integer):
+        labels, kind = np.unique(y[rows], return_inverse=True)
+        spare = np.bincount(kind, minlength=len(labels)) - 1
+        if spare.sum() >= number:
+            wanted = split(number, spare / spare.sum())
+            order = np.concatenate([order[kind[order] == label][:few] for label, few in enumerate(wanted)])
+    held = np.sort(order[: max(number, 0)])
+    return np.delete(rows, held), rows[held]

@@ -3,32 +3,45 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fedfilt._brief import brief
 from fedfilt._types import Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Samples:
-    """A data set before it is dealt: inputs, labels, which samples are for testing, and who wrote them."""
+    """A data set before it is dealt: inputs, targets, which samples are for testing, and who wrote them.
+
+    Targets are labels, true or false, or numbers: see `FederatedData.from_arrays`.
+    """
 
     name: str
     x: Array  # (N, ...) uint8 (0..255, scaled to 0..1 for training) or float32
-    y: Array  # (N,) labels from 0
-    classes: int
+    y: Array  # (N,) labels from 0; or other targets, (N, ...)
+    classes: int  # labels that there are
     test: Array  # (N,) True for samples of the test set
     writers: Array | None = None  # (N,) number of the person behind each sample
     devices: Array | None = None  # (N,) number of the device that recorded it
     moments: Array | None = None  # (N,) the same number for samples of the same moment
     kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
 
+    @property
+    def labelled(self) -> bool:
+        """Whether every sample has one label."""
+        return _labelled(self.y)
 
-@dataclass(frozen=True, eq=False)
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedData:
     """What every device holds: indices into one pool of samples.
 
@@ -48,6 +61,9 @@ class FederatedData:
     validation: tuple[Array, ...] | None = None  # per device: samples it neither trains on nor is tested with
     elsewhere: bool = False  # held by the devices themselves: nothing is known here about it
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @property
     def count(self) -> int:
         """Number of devices K."""
@@ -58,11 +74,18 @@ class FederatedData:
         """(two inputs, their labels) to try a model on; zeros where there are no samples here."""
         if len(self.y):
             return self.x[:2], self.y[:2]
-        return np.zeros((2, *self.x.shape[1:]), self.x.dtype), np.zeros(2, np.int64)
+        return np.zeros((2, *self.x.shape[1:]), self.x.dtype), np.zeros((2, *self.y.shape[1:]), self.y.dtype)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every sample has one label."""
+        return _labelled(self.y)
 
     @cached_property
     def label_counts(self) -> Array:
-        """(K, classes) training samples per device and label."""
+        """(K, classes) training samples per device and label; (K, 1) per device where samples have no label."""
+        if not self.labelled:
+            return np.array([[len(rows)] for rows in self.train])
         return np.stack([np.bincount(self.y[rows], minlength=self.classes) for rows in self.train])
 
     @cached_property
@@ -80,17 +103,19 @@ class FederatedData:
             return digest.hexdigest()
         for rows in (*self.train, *(self.local_test or ()), self.global_test):
             digest.update(np.int64(len(rows)).tobytes() + rows.astype(np.int64).tobytes())
-            digest.update(self.y[rows].astype(np.int64).tobytes())
+            digest.update(self.y[rows].astype(np.float64 if self.y.dtype.kind == "f" else np.int64).tobytes())
         return digest.hexdigest()
 
     def to_json(self) -> str:
-        """The partition as JSON: indices per device, label counts and hash; nothing of samples that are elsewhere."""
+        """The partition as JSON: indices per device, label counts, shape and hash; of samples elsewhere, only who."""
         if self.elsewhere:
             return json.dumps({"data": self.name, "hash": self.hash, "devices": self.count})
         return json.dumps(
             {
                 "data": self.name,
                 "hash": self.hash,
+                "shape": list(self.x.shape[1:]),
+                "dtype": str(self.x.dtype),
                 "label_counts": self.label_counts.tolist(),
                 "train": [rows.tolist() for rows in self.train],
                 "local_test": None if self.local_test is None else [rows.tolist() for rows in self.local_test],
@@ -101,13 +126,17 @@ class FederatedData:
     @classmethod
     def from_arrays(
         cls,
-        train: Sequence[tuple[Any, Any]],
+        train: Sequence[Any],
         local_test: Sequence[tuple[Any, Any]] | None = None,
         global_test: tuple[Any, Any] | None = None,
     ) -> "FederatedData":
-        """The user's own data: (inputs, labels) per device to train on and, optionally, to test on.
+        """The user's own data: (inputs, targets) per device to train on and, optionally, to test on.
 
-        Inputs of type uint8 are taken as pixels and scaled to 0..1 for the model; others are used as they are.
+        Inputs of type uint8 are taken as pixels and scaled to 0..1 for the model. Other integers reach a torch module
+        as integers if it takes them, for an embedding; else they are used as floats. A tuple or a dict of arrays is of
+        several inputs of a torch module. Instead of a pair, a torch `Dataset` will do.
+        Targets are labels (integers from 0: one a sample, or one for each token, -100 for none), answers (True or
+        False, one or several a sample; or 0 and 1 with the loss bce), or numbers (floats, one or several a sample).
         Without a local test each device is tested on what it trained on; without a global test, on all local tests.
 
         >>> data = FederatedData.from_arrays([(np.zeros((4, 2)), [0, 1, 0, 1]), (np.ones((3, 2)), [1, 1, 1])])
@@ -115,39 +144,142 @@ class FederatedData:
         (2, 2, [[2, 2], [0, 3]])
         """
         if not train:
-            raise ValueError("train must hold (inputs, labels) for at least one device, got none")
+            raise ValueError("train must hold (inputs, targets) for at least one device, got none")
         if local_test is not None and len(local_test) != len(train):
             raise ValueError(f"local_test must have one entry per device ({len(train)}), got {len(local_test)}")
         named = [(f"train[{i}]", part) for i, part in enumerate(train)]
         named += [(f"local_test[{i}]", part) for i, part in enumerate(local_test or [])]
         named += [("global_test", global_test)] if global_test is not None else []
-        checked = [_checked_part(name, part) for name, part in named]
-        shape = next(x.shape[1:] for x, _ in checked)
-        for (name, _), (x, _) in zip(named, checked, strict=True):
-            if x.shape[1:] != shape:
-                raise ValueError(f"{name} must have inputs of shape {shape} like the others, got {x.shape[1:]}")
+        checked = [arrays_of(name, part) for name, part in named]
+        x = _joined_inputs({name: x for (name, _), (x, _) in zip(named, checked, strict=True)})
         ends = np.cumsum([0, *(len(y) for _, y in checked)])
         rows = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
         trains = rows[: len(train)]
         tests = rows[len(train) : 2 * len(train)] if local_test is not None else trains
         everybody = rows[-1] if global_test is not None else np.concatenate(tests)
-        y = np.concatenate([y for _, y in checked])
-        if not len(y):
-            raise ValueError("train must hold at least one sample, got none")
-        return cls("arrays", np.concatenate([x for x, _ in checked]), y, int(y.max()) + 1, trains, tests, everybody)
+        y = _joined({name: y for (name, _), (_, y) in zip(named, checked, strict=True) if len(y)})
+        classes = int(y.max()) + 1 if y.dtype.kind == "i" else math.prod(y.shape[1:])
+        return cls("arrays", x, y, classes, trains, tests, everybody)
 
 
-def _checked_part(name: str, part: Any) -> tuple[Array, Array]:
+def _labelled(y: Array) -> bool:
+    return y.ndim == 1 and y.dtype.kind in "iu"
+
+
+def _joined(targets: dict[str, Array]) -> Array:
+    """The targets of all parts that have any, in one array."""
+    if not targets:
+        raise ValueError("train must hold at least one sample, got none")
+    first = next(iter(targets.values()))
+    for name, y in targets.items():
+        if (y.dtype, y.shape[1:]) != (first.dtype, first.shape[1:]):
+            wanted, got = (f"{one.dtype} of shape {one.shape[1:]}" for one in (first, y))
+            raise ValueError(f"{name} must have targets like the others, {wanted} each, got {got}")
+    return np.concatenate(list(targets.values()))
+
+
+def joined(parts: Any) -> Array:
+    """Several inputs of every sample, a tuple or a dict of arrays, in one structured array: a row per sample.
+
+    A torch module gets them back as a tuple or a dict.
+
+    >>> joined({"picture": np.zeros((2, 1, 8, 8)), "tokens": [[1, 2], [3, 4]]}).dtype.names
+    ('picture', 'tokens')
+    """
+    named = dict(parts) if isinstance(parts, Mapping) else {str(i): part for i, part in enumerate(parts)}
+    if isinstance(parts, Mapping) and (numbered(named) or not all(isinstance(name, str) for name in named)):
+        raise ValueError(f"inputs must have names that are words, got {', '.join(map(str, named))}")
+    arrays = {name: _plain(np.asarray(part)) for name, part in named.items()}
+    count = {len(array) for array in arrays.values() if array.ndim}
+    if len(count) != 1 or not all(array.ndim for array in arrays.values()):
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"inputs must all have a row for every sample, got shapes {shapes}")
+    whole = np.empty(count.pop(), [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
+    for name, array in arrays.items():
+        whole[name] = array
+    return whole
+
+
+def numbered(names: Iterable[str]) -> bool:
+    """Whether inputs were a tuple, not a dict."""
+    return all(str(name).isdigit() for name in names)
+
+
+def inputs_of(inputs: Any, count: int | None = None) -> Array:
+    """Inputs as one array: a dict is of several inputs, and so is a tuple of arrays with `count` rows each.
+
+    A tuple that is itself so long is of samples.
+    """
+    if isinstance(inputs, Mapping):
+        return joined(inputs)
+    if isinstance(inputs, tuple) and len(inputs) != count and all(np.ndim(one) for one in inputs):
+        rows = {len(one) for one in inputs}
+        if len(rows) == 1 and count in (None, *rows):
+            return joined(inputs)
+    x = np.asarray(inputs)
+    return x if x.dtype.names is not None else _plain(x.astype(np.float32) if x.dtype.kind == "b" else x)
+
+
+def _plain(x: Array) -> Array:
+    """Pixels, true or false as they are; integers as int64, other numbers as float32."""
+    if x.dtype == np.uint8 or x.dtype.kind == "b":
+        return x
+    return x.astype(np.int64 if x.dtype.kind in "iu" else np.float32)
+
+
+def _joined_inputs(inputs: dict[str, Array]) -> Array:
+    """The inputs of all parts in one array."""
+    first = next(iter(inputs.values()))
+    for name, x in inputs.items():
+        if x.shape[1:] != first.shape[1:] or x.dtype.names != first.dtype.names:
+            raise ValueError(f"{name} must have inputs of shape {first.shape[1:]} like the others, got {x.shape[1:]}")
+    kinds = {x.dtype for x in inputs.values() if len(x)}
+    if len(kinds) > 1 and first.dtype.names is None:
+        return np.concatenate([x.astype(np.float32) if x.dtype.kind == "i" else x for x in inputs.values()])
+    if len(kinds) > 1:
+        raise ValueError(f"inputs must be of the same kind for all devices, got {' and '.join(map(str, kinds))}")
+    return np.concatenate([x.astype(next(iter(kinds), x.dtype), copy=False) for x in inputs.values()])
+
+
+def arrays_of(name: str, part: Any) -> tuple[Array, Array]:
+    """(inputs, targets) of a device as arrays, checked: from a pair, or from a torch `Dataset` of pairs."""
+    if hasattr(part, "__getitem__") and hasattr(part, "__len__") and not isinstance(part, tuple | list | np.ndarray):
+        part = _read(name, part)
     try:
-        inputs, labels = part
+        inputs, targets = part
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a pair (inputs, labels), got {type(part).__name__}") from None
-    x, y = np.asarray(inputs), np.asarray(labels)
-    x = x if x.dtype == np.uint8 else x.astype(np.float32)
-    if x.ndim < 2 or y.shape != (len(x),):
-        raise ValueError(f"{name} must be n inputs and n labels, got shapes {x.shape} and {y.shape}")
-    if len(y) and (not np.issubdtype(y.dtype, np.integer) or y.min() < 0):
-        raise ValueError(f"{name} must have labels 0, 1, 2, ..., got {y.dtype} from {y.min()}")
-    if not np.isfinite(x).all():
+        raise ValueError(f"{name} must be a pair (inputs, targets) or a Dataset, got {type(part).__name__}") from None
+    y = np.asarray(targets)
+    x = inputs_of(inputs, len(y) if y.ndim else None)
+    if x.ndim < 2 - (x.dtype.names is not None) or y.shape[:1] != (len(x),):
+        raise ValueError(f"{name} must be n inputs and n targets, got shapes {x.shape} and {y.shape}")
+    if not all(np.isfinite(x[key]).all() for key in x.dtype.names or [...]):
         raise ValueError(f"{name} must have finite inputs, got NaN or infinity")
-    return x, y.astype(np.int64)
+    return x, _checked_targets(name, y)
+
+
+def _read(name: str, dataset: Any) -> tuple[Any, Array]:
+    """All samples of a data set that gives them one by one."""
+    try:
+        inputs, targets = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(f"{name} must be a pair or a Dataset of pairs (input, target): {error}") from None
+    y = np.stack([np.asarray(target) for target in targets])
+    if isinstance(inputs[0], Mapping):
+        return {key: np.stack([np.asarray(one[key]) for one in inputs]) for key in inputs[0]}, y
+    if isinstance(inputs[0], tuple | list):
+        return joined(tuple(np.stack([np.asarray(one) for one in part]) for part in zip(*inputs, strict=True))), y
+    return np.stack([np.asarray(one) for one in inputs]), y
+
+
+def _checked_targets(name: str, y: Array) -> Array:
+    kind = y.dtype.kind
+    if not len(y) or kind == "b":
+        return y
+    low = y.min(where=y != -100, initial=0) if kind in "iu" and y.ndim > 1 else y.min() if kind in "iu" else 0
+    if kind not in "iuf" or low < 0:
+        got = f"{y.dtype} from {low}" if kind in "iu" else y.dtype
+        raise ValueError(f"{name} must have labels 0, 1, 2, ..., True and False, or floats, got {got}")
+    if not np.isfinite(y).all():
+        raise ValueError(f"{name} must have finite targets, got NaN or infinity")
+    return y.astype(np.float32 if kind == "f" else np.int64)

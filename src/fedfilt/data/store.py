@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from fedfilt._files import FULL
 from fedfilt._start import PYTHON
 
 log = logging.getLogger("fedfilt")
@@ -74,6 +75,7 @@ class DataFile:
     package: Package | None = None
     aliases: tuple[str, ...] = ()  # other names under which a local folder may hold it
     folders: tuple[str, ...] = ()  # folders where a system package puts it
+    by_hand: str = ""  # where people find it, if no program can fetch it
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,16 @@ class Store:
                     self._keep(kept, file, source, stream)
                 return kept
             except BROKEN as error:
+                if isinstance(error, OSError) and error.errno in FULL:
+                    raise ValueError(
+                        f"no room for {file.name} ({file.size / 1e6:.0f} MB) in {kept.parent} ({error.strerror}); "
+                        "nothing of it was kept. Make room, or name another folder in FEDFILT_CACHE."
+                    ) from error
                 tried.append(f"  {source}: {error}")
         raise DataMissing(
-            f"cannot get {file.name} of {file.folder}; tried\n" + "\n".join(tried or ["  nothing (offline)"]) + "\n"
-            "Put the file into a folder and name it with --data-dir or FEDFILT_DATA."
+            f"cannot get {file.name} of {file.folder}; "
+            + ("tried\n" + "\n".join(tried) if tried else _untried(file))
+            + "\nPut the file into a folder and name it with --data-dir or FEDFILT_DATA."
         )
 
     def _sources(self, file: DataFile) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -145,6 +153,30 @@ class Store:
             Path(temporary).unlink(missing_ok=True)
             raise
         log.info("%s from %s", kept, source)
+
+
+def _untried(file: DataFile) -> str:
+    """Why nothing was tried to get a file, and from where it can be had.
+
+    >>> _untried(DataFile("homes", "homes.zip", 1, "", by_hand="the authors"))
+    'it has no public address: fetch it by hand, from the authors'
+    """
+    found = [*file.urls, *([f"the package {file.package.name}"] if file.package is not None else [])]
+    if found:
+        return f"nothing was tried, as this is to stay offline. It comes from {' or '.join(found)}"
+    return f"it has no public address: fetch it by hand, from {file.by_hand or 'whoever has it'}"
+
+
+def store_with(bar: Any, folder: str | Path | None) -> Store:
+    """The data files, with a progress bar for each that is fetched; `bar` is like a `rich.progress.Progress`."""
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(f"fetching {name}", total=total)
+        bar.update(tasks[name], completed=done, visible=done < total)
+
+    return Store(folder=None if folder is None else Path(folder), progress=show)
 
 
 def default_cache() -> Path:

@@ -15,6 +15,7 @@ from fedfilt.data.windows import Recording, windows
 UNITS = ("torso", "right arm", "left arm", "right leg", "left leg")
 # Watches have an accelerometer, phones a gyroscope too, units everything
 CHANNELS = {"watch": 3, "phone": 6, "unit": 9}
+PUBLIC = "https://archive.ics.uci.edu/dataset/256/daily+and+sports+activities"
 SEGMENT = (125, 45)  # 5 seconds at 25 Hz; 5 units x 9 channels
 
 
@@ -42,6 +43,7 @@ class Dsads:
             "dsads-s01-s15.zip",
             42745366,
             "301177827b030671ba52da132008239c88cc989b431eb188d5649a336d507511",
+            by_hand="the public archive of which it is a part",
         ),
     )
 
@@ -61,7 +63,7 @@ class Dsads:
             path = Path(self.archive) if self.archive else store.path(self.files[0])
         except DataMissing as error:
             raise DataMissing(
-                f"{error}\nOr fetch the public archive (UCI data set 256) and name it: data.archive=data.zip"
+                f"{error}\nThat archive is UCI data set 256, {PUBLIC}: fetch it and name it with data.archive=data.zip"
             ) from None
         try:
             with zipfile.ZipFile(path) as file:

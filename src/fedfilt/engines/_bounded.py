@@ -1,42 +1,42 @@
 """What devices do by themselves for a server that cannot look, around an engine whose devices do not."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fedfilt._types import Array
-from fedfilt.rounds.types import Engine, Reply, Tests
-from fedfilt.system.blind import bounded, masked_bytes
-from fedfilt.system.orders import Job, Plan
+from fedfilt.rounds.types import Engine, Reply, State, Tests
+from fedfilt.system.blind import Cut, taken
+from fedfilt.system.orders import Job
 
 
 class Bounded:
-    """Runs jobs on another engine, bounds each update as a device would, and counts the bytes of its masked row.
+    """Runs jobs on another engine, takes of each update what a device would send, and counts its bytes, masked.
 
-    So an experiment gives the same bits here and on devices that mask their rows.
+    So an experiment gives the same bits here and on devices that mask their rows. With `keep`, what is not sent is
+    kept for the next round.
     """
 
-    def __init__(self, inner: Engine) -> None:
-        self._inner = inner
+    def __init__(self, inner: Engine, cut: Cut, keep: bool = True) -> None:
+        self._inner, self._cut, self._keep = inner, cut, keep
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Replies with bounded updates."""
-        check_dense(job.plan for job in jobs)
-        models = {job.device: job.model for job in jobs}
-        for reply in self._inner.train(jobs, deadline):
+        """Replies with bounded updates, NaN where nothing is sent."""
+        by_device = {job.device: job for job in jobs}
+        whole = [job._replace(plan=job.plan._replace(density=1.0), residual=None) for job in jobs]
+        for reply in self._inner.train(whole, deadline):
             if reply.absent:
                 yield reply
                 continue
-            update = bounded(reply.update, models[reply.device])
-            yield reply._replace(update=update, size=masked_bytes(len(update)))
+            job = by_device[reply.device]
+            sent = self._cut.sent(job.round, job.plan.density)
+            update, left = taken(reply.update, job.residual, job.model, self._cut, sent, self._keep)
+            yield reply._replace(update=update, size=self._cut.bytes_of(sent), residual=left)
 
-    def test(self, models: Array) -> Tests:
+    def test(self, state: State) -> Tests:
         """Testing is the other engine's."""
-        return self._inner.test(models)
+        return self._inner.test(state)
 
-
-def check_dense(plans: Iterable[Plan]) -> None:
-    """Refuse plans by which only some values are sent."""
-    low = min((plan.density for plan in plans), default=1.0)
-    if low < 1:
-        raise ValueError(
-            f"privacy.blind = true needs whole rows, density 1: which values a device sends would be seen; got {low:g}"
-        )
+    def personal(self, state: State) -> Array:
+        """The models that devices decide with, where the other engine knows them; else their rows."""
+        known = getattr(self._inner, "personal", None)
+        found: Array = state.models if known is None else known(state)
+        return found

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedfilt._types import Array
-from fedfilt.rounds.types import Cost, Engine, Reply, Tests
+from fedfilt.rounds.types import Cost, Engine, Reply, State, Tests
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job
@@ -58,6 +58,12 @@ class Simulated:
             idle = max(0.0, end - cost.seconds)
             yield replies[device]._replace(cost=cost._replace(idle_seconds=idle), late=late, end=end)
 
-    def test(self, models: Array) -> Tests:
+    def test(self, state: State) -> Tests:
         """Testing costs the devices nothing here."""
-        return self._inner.test(models)
+        return self._inner.test(state)
+
+    def personal(self, state: State) -> Array:
+        """The models that devices decide with, where the other engine knows them; else their rows."""
+        known = getattr(self._inner, "personal", None)
+        found: Array = state.models if known is None else known(state)
+        return found

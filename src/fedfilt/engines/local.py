@@ -1,8 +1,11 @@
 import copy
+import logging
 import math
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -16,15 +19,19 @@ import numpy as np
 from fedfilt import native
 from fedfilt._checks import check_count
 from fedfilt._types import Array, Sparsifier
+from fedfilt.clients.plain import Plain
 from fedfilt.data.samples import FederatedData
-from fedfilt.rounds.types import Reply, Tests
+from fedfilt.rounds.types import Reply, State, Tests
 from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import unpack
 from fedfilt.training import _torch
+from fedfilt.training.client import Client, Kept, is_personal, size_of
 from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.trainer import Trainer, labels_of
-from fedfilt.training.work import Desk, Own, Tested, examine, work
+from fedfilt.training.work import Desk, Own, Tested, examine, personal, work
+
+log = logging.getLogger("fedfilt")
 
 
 class Local:
@@ -48,22 +55,26 @@ class Local:
         seed: int = 0,
         workers: int = 0,
         sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
+        client: Client = Plain(),  # noqa: B008 (frozen)
     ) -> None:
         """`workers` 0 means one per core, 1 means in this process and thread."""
         workers = check_count("engine.workers", workers, low=0) or native.cores()
-        trainer = Trainer(model, training, data.x.shape[1:])
+        trainer = Trainer(model, training, data.x.shape[1:], data.examples[1])
         self.layout = trainer.layout
         self.data = data
-        desk = Desk(trainer, sparsifier, seed, labels_of(trainer, data))
+        desk = Desk(trainer, sparsifier, seed, labels_of(trainer, data), client)
+        if workers > 1 and trainer.network is None and (why := _stays_here(desk)):
+            log.warning("one worker trains instead of %d: %s", workers, why)
+            workers = 1
         shared = workers > 1 and trainer.network is None  # then processes work, on memory that they share
-        buffers = _memory((3, data.count, self.layout.size), np.float32, shared)
+        buffers = _memory((3, data.count, desk.width), np.float32, shared)
         used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
         place = np.zeros(len(data.y), np.int64)
         place[used] = np.arange(len(used))
         self._table = _Table(
             desk,
             buffers,
-            _copied(_numbers(data.x[used]), shared),
+            _copied(np.ascontiguousarray(trainer.numbers(data.x[used])), shared),
             _copied(data.y[used], shared),
             tuple(place[rows] for rows in data.train),
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
@@ -85,22 +96,32 @@ class Local:
             given[job.device] = job.model
             if job.residual is not None:
                 residuals[job.device] = job.residual
-        orders = [(job.round, job.device, job.plan, job.residual is not None) for job in jobs]
-        for device, samples, loss, size, left, problem in self._spread(_train_one, orders):
+        orders = [_Order(job.round, job.device, job.plan, job.residual is not None, job.state) for job in jobs]
+        for device, samples, loss, size, left, problem, kept in self._spread(_train_one, orders):
             if problem:
                 yield Reply(device, updates[device], 0, math.nan, absent=problem, diverged=True)
             else:
-                yield Reply(device, updates[device], samples, loss, size, residuals[device] if left else None)
+                residual = residuals[device] if left else None
+                yield Reply(device, updates[device], samples, loss, size, residual, state=kept, kept=size_of(kept))
 
-    def test(self, models: Array) -> Tests:
-        """Test every device's model (K, B); equal models are tested once."""
-        self._table.buffers.array[0] = models
+    def test(self, state: State) -> Tests:
+        """Test the model that every device decides with; equal models are tested once."""
+        models = self.personal(state)
+        self._table.buffers.array[0, :, : self.layout.size] = models
         first = np.array([_first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
         everybody = [on_all[i] for i in first]
         own = None if self.data.local_test is None else self._spread(_test_on_own, list(range(len(models))))
         return Tests.stack(own, everybody)
+
+    def personal(self, state: State) -> Array:
+        """(K, B) the model that every device decides with: its row, or what its client makes of that."""
+        desk = self._table.desk
+        if not is_personal(desk.client):
+            return state.models[:, : desk.size]
+        given = [(device, row, state.clients.get(device), state.round) for device, row in enumerate(state.models)]
+        return np.stack(list(self._spread(_personal_one, given)))
 
     def _spread(self, task: Any, items: list[Any]) -> Iterator[Any]:
         """Results of a task on the items, in their order, done by all workers."""
@@ -151,19 +172,47 @@ class _Table(NamedTuple):
         return Own(self.x.array, self.y.array, rows)
 
 
-def _train_one(order: tuple[int, int, Plan, bool], table: _Table) -> tuple[int, int, float, int, bool, str]:
-    """Train and cut down one update: (device, samples, loss, bytes sent, whether something stayed behind, problem)."""
-    round, device, plan, owing = order
+class _Order(NamedTuple):
+    """A job whose rows lie in the table."""
+
+    round: int
+    device: int
+    plan: Plan
+    owing: bool  # whether it has a residual
+    state: Kept | None
+
+
+class _Came(NamedTuple):
+    """What came of an order; the update and the residual lie in the table."""
+
+    device: int
+    samples: int = 0
+    loss: float = math.nan
+    size: int = 0  # bytes sent
+    left: bool = False  # whether something stayed behind
+    problem: str = ""
+    state: Kept | None = None
+
+
+def _train_one(order: _Order, table: _Table) -> _Came:
+    """Train and cut down one update."""
+    device = order.device
     given, update, residual = table.buffers.array[:, device]
-    job = Job(round, device, given, plan, residual if owing else None)
+    job = Job(order.round, device, given, order.plan, residual if order.owing else None, state=order.state)
     try:
         done = work(job, table.own(table.train[device]), table.desk, update)
     except Diverged as error:
-        return device, 0, math.nan, 0, False, str(error)
+        return _Came(device, problem=str(error))
     update[:] = unpack(done.content, len(update))
     if done.residual is not None:
         residual[:] = done.residual
-    return device, done.samples, done.loss, len(done.content), done.residual is not None, ""
+    left = done.residual is not None
+    return _Came(device, done.samples, done.loss, len(done.content), left, state=done.state)
+
+
+def _personal_one(given: tuple[int, Array, Kept | None, int], table: _Table) -> Array:
+    device, row, state, round = given
+    return personal(row, state, round, device, table.own(table.train[device]), table.desk)
 
 
 def _test_on_all(device: int, table: _Table) -> Tested:
@@ -176,7 +225,7 @@ def _test_on_own(device: int, table: _Table) -> Tested:
 
 
 def _test(device: int, table: _Table, rows: Array) -> Tested:
-    return examine(table.buffers.array[0, device], table.own(rows), table.desk)
+    return examine(table.buffers.array[0, device, : table.desk.size], table.own(rows), table.desk)
 
 
 class _Memory:
@@ -205,6 +254,18 @@ def _copied(values: Array, shared: bool) -> _Memory:
 _table: _Table | None = None
 
 
+def _stays_here(desk: Desk) -> str:
+    """Why other processes cannot have this model or client; nothing if they can."""
+    try:
+        sent = pickle.dumps(desk)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return f"other processes cannot be sent this model or client ({error})"
+    main = sys.modules["__main__"]
+    if b"__main__" in sent and not (getattr(main, "__file__", None) or main.__spec__):
+        return "a class is defined in a cell or at the prompt; put it in a file, which other processes can import"
+    return ""
+
+
 def _start_worker(table: _Table) -> None:
     global _table
     own = table.desk._replace(trainer=copy.deepcopy(table.desk.trainer))  # what arrives is shared with other workers
@@ -224,10 +285,6 @@ def _start_worker(table: _Table) -> None:
 
 def _work_off(task: Any, items: list[Any], table: _Table | None) -> list[Any]:
     return [task(item, table or _table) for item in items]
-
-
-def _numbers(x: Array) -> Array:
-    return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32, copy=False))
 
 
 def _first_equal(models: Array, device: int) -> int:

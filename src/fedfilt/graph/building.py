@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from fedfilt._brief import brief
 from fedfilt._checks import check_count, check_number
 from fedfilt._reading import csv_text, read_toml
 from fedfilt._types import Array
 from fedfilt.graph.graph import Graph
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Building:
     """Devices in rooms: a name, a room and a position (x, y, z in metres) each.
 
@@ -30,6 +31,9 @@ class Building:
     positions: Array  # (K, 3) metres
     room_names: tuple[str, ...]
     boxes: Array | None = None  # (rooms, 2, 3) lower and upper corner of every room, where known
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def count(self) -> int:

@@ -190,6 +190,38 @@ class Graph:
         return cls.from_edges(len(index), edges, [w for _, _, w in g.edges(data="weight", default=1.0)])
 
     @classmethod
+    def of(cls, given: Any, count: int | None = None) -> "Graph":
+        """The graph of whatever says one: a Graph, a networkx graph, a (K, K) matrix, dense or sparse, or links (i, j).
+
+        `count` is the number of devices, which links alone do not say: without it, it is the largest number plus one.
+
+        >>> Graph.of([(0, 1), (1, 2)], count=4), Graph.of([[0, 1], [1, 0]])
+        (Graph(4 devices, 2 edges, 2 components), Graph(2 devices, 1 edge, 1 component))
+        """
+        if isinstance(given, Graph):
+            return given
+        if hasattr(given, "is_directed"):
+            return cls.from_networkx(given)
+        if sp.issparse(given):
+            return cls(given)
+        try:
+            links = np.asarray(given if hasattr(given, "shape") else list(given))
+        except (TypeError, ValueError):
+            links = np.empty(0)
+        square = links.ndim == 2 and links.shape[0] == links.shape[1]
+        # Two links can look like a matrix of two devices, but never have a zero diagonal and name each link once
+        if square and (len(links) != 2 or ((links == links.T).all() and not links.diagonal().any())):
+            return cls(links)
+        if links.ndim == 2 and links.shape[1] == 2 and np.issubdtype(links.dtype, np.integer):
+            return cls.from_edges(int(links.max()) + 1 if count is None else count, links)
+        if isinstance(given, list | tuple) and not given and count is not None:
+            return cls.from_edges(count, [])
+        raise ValueError(
+            "graph must be a Graph, a networkx graph, a square matrix or a list of links (i, j), "
+            f"got {type(given).__name__}{f' of shape {links.shape}' if links.size else ''}"
+        )
+
+    @classmethod
     def paper(cls) -> "Graph":
         """The 20-device graph of the paper's experiments: four rooms of five devices."""
         edges = [tuple(int(end) for end in edge.split("-")) for edge in PAPER_EDGES.split()]

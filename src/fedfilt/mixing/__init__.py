@@ -21,9 +21,10 @@ from fedfilt.mixing import _solvers
 DENSE_LIMIT = 512  # devices up to which the mixing matrix is held: above, a sparse solve costs less
 
 
-def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, out: Array | None = None) -> Array:
+def mix(graph: Any, response: Response, signal: Array, weights: Any = None, out: Array | None = None) -> Array:
     """Filter a (K, B) signal: every row becomes its device's mixture of all rows, W @ signal.
 
+    `graph` is a Graph or what `Graph.of` makes one of; a Graph is prepared once, for all calls with the same weights.
     `weights` are the devices' sample counts (equal if not given); a device with weight 0 contributes nothing, but
     relays and receives. The result has the dtype of the signal, float32 or float64; `out` (which may be the signal
     itself) saves memory. On large graphs sparse solves and series are accurate to about 1e-6 (float32).
@@ -34,8 +35,7 @@ def mix(graph: Graph, response: Response, signal: Array, weights: Any = None, ou
     array([[1.],
            [2.]])
     """
-    if not isinstance(graph, Graph):
-        raise ValueError(f"graph must be a Graph, such as Graph.from_adjacency(matrix), got {type(graph).__name__}")
+    graph = Graph.of(graph, len(signal) if isinstance(signal, np.ndarray) and signal.ndim else None)
     check_signal("signal", signal, graph.count)
     if out is None:
         out = np.empty(signal.shape, signal.dtype)
@@ -89,7 +89,7 @@ def _tiles(count: int, size: int = 256) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-def mixing_matrix(graph: Graph, response: Response, weights: Any = None) -> Array:
+def mixing_matrix(graph: Any, response: Response, weights: Any = None) -> Array:
     """The (K, K) float64 matrix W with mix(graph, response, x, weights) = W @ x.
 
     >>> from fedfilt.filters import Tikhonov
@@ -97,6 +97,7 @@ def mixing_matrix(graph: Graph, response: Response, weights: Any = None) -> Arra
     array([[0.667, 0.333],
            [0.333, 0.667]])
     """
+    graph = _graph_of(graph, weights)
     if graph.count > SPECTRUM_LIMIT:
         raise ValueError(
             f"graph must have at most {SPECTRUM_LIMIT} devices for its (K, K) mixing matrix, got {graph.count}; "
@@ -123,13 +124,14 @@ class Strength(NamedTuple):
         )
 
 
-def strength(graph: Graph, response: Response, weights: Any = None, sample: int = 256) -> Strength:
+def strength(graph: Any, response: Response, weights: Any = None, sample: int = 256) -> Strength:
     """Mean self-weight and effective number of neighbours; graphs beyond the dense limit are sampled.
 
     >>> from fedfilt.filters import Tikhonov
     >>> print(strength(Graph.paper(), Tikhonov(mu=1.0)))
     a device keeps 30% of its own model and learns from about 6.5 other devices
     """
+    graph = _graph_of(graph, weights)
     if graph.count <= DENSE_LIMIT:
         rows, devices = mixing_matrix(graph, response, weights), np.arange(graph.count)
     else:
@@ -142,6 +144,10 @@ def strength(graph: Graph, response: Response, weights: Any = None, sample: int 
         rows = (mix(graph, response, units, weights) * mass[:, None] / mass[devices]).T
     own = rows[np.arange(len(devices)), devices]
     return Strength(float(own.mean()), float((1 / (rows**2).sum(axis=1)).mean() - 1))
+
+
+def _graph_of(given: Any, weights: Any) -> Graph:
+    return Graph.of(given, None if weights is None else np.size(weights))
 
 
 def _checked_weights(graph: Graph, weights: Any) -> Array:

@@ -151,23 +151,25 @@ void Model::inner_gradient(ConvolutionLayer& c, Int layer, Int count, bool pass_
 }
 
 // ∂x = d · weightsᵀ (if wanted), ∂weights = xᵀ · d, ∂bias = Σ d. The first is computed transposed, samples innermost:
-// so one copy of the weights serves both ways. With a rate the step is taken at once, weights -= rate · ∂weights. Weights
-// that do not fit the cache are read and written once, panel by panel.
-void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate) {
+// so one copy of the weights serves both ways. With `now` the step is taken at once, weights -= rate · ∂weights, and what
+// guides it besides. Weights that do not fit the cache are read and written once, panel by panel.
+void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, const Training* now) {
   const float* x = input[layer];
-  float *given = back[layer + 1], *target = rate != 0 ? weights : gradient;
+  const float rate = now ? (float)now->rate : 0;
+  float *given = back[layer + 1], *target = now ? weights : gradient;
   const Int outputs = d.shape.outputs, terms = d.inputs * d.columns > 65536 ? PANEL : outputs;
   for (Int i = 0; pass_on && i < count; i++)
     for (Int o = 0; o < outputs; o++) turned[o * wide + i] = given[i * d.columns + o];
-  if (rate != 0)
+  if (now)
     for (Int i = 0; i < count * d.columns; i++) given[i] *= -rate;
   for (Int o = 0; o < outputs; o += terms) {
     const Int some = least(terms, outputs - o), at = d.weight + o * d.inputs;
     if (pass_on)
       multiply({weights + at, d.down, d.across, d.inputs, some, turned + o * wide, wide, PANEL, turned_back, wide, PANEL,
                 count, nullptr, o > 0, false});
+    if (now) pull(at, at + up(some, PANEL) * d.inputs, *now);
     multiply({x, counting, d.sample, d.inputs, count, given + o, d.columns, PANEL, target + at, PANEL, d.inputs * PANEL,
-              some, nullptr, rate != 0, false});
+              some, nullptr, now != nullptr, false});
   }
   for (Int i = 0; pass_on && i < count; i++)
     for (Int k = 0; k < d.inputs; k++) {
@@ -175,8 +177,22 @@ void Model::dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, fl
       back[layer][i * d.stride + k] = x[i * d.stride + k] > 0 ? value : 0.0f;
     }
   if (d.shape.bias < 0) return;
+  if (now) pull(d.bias, d.bias + outputs, *now);
   for (Int i = 0; i < count; i++)
     for (Int o = 0; o < outputs; o++) target[d.bias + o] += given[i * d.columns + o];
+}
+
+// weights -= rate · (weight_decay · w + proximal · (w - around) + drift), of some places of the packed model
+void Model::pull(Int first, Int end, const Training& training) {
+  const float rate = (float)training.rate, decay = (float)training.weight_decay;
+  const float proximal = (float)training.proximal;
+  if (decay == 0 && proximal == 0 && !training.drift) return;
+  float* const w = weights;
+  const float* const to = proximal != 0 ? around : w;
+  if (training.drift)
+    for (Int i = first; i < end; i++) w[i] -= rate * (decay * w[i] + proximal * (w[i] - to[i]) + drift[i]);
+  else
+    for (Int i = first; i < end; i++) w[i] -= rate * (decay * w[i] + proximal * (w[i] - to[i]));
 }
 
 // One step of gradient descent on the samples in input[0], which have these numbers; the sum of their losses.
@@ -194,11 +210,11 @@ double Model::step(const Samples& samples, const Int* numbers, Int count, const 
   if (!std::isfinite(loss)) return loss;
   const float rate = (float)training.rate, momentum = (float)training.momentum;
   const float decay = (float)training.weight_decay, proximal = (float)training.proximal;
-  const bool at_once = plain(training);
-  const Int left = at_once ? dense[0].weight : parameters;  // what is still to step after the dense layers
+  const Training* now = at_once(training) ? &training : nullptr;
+  const Int left = now ? dense[0].weight : parameters;  // what is still to step after the dense layers
   std::memset(gradient + begin, 0, (left - begin) * sizeof(float));
   for (Int l = last - 1; l >= most(net.convolutions, lowest); l--)
-    dense_gradient(dense[l - net.convolutions], l, count, l > lowest, at_once ? rate : 0);
+    dense_gradient(dense[l - net.convolutions], l, count, l > lowest, now);
   for (Int l = net.convolutions - 1; l >= most(1, lowest); l--) inner_gradient(conv[l], l, count, l > lowest);
   if (net.convolutions && lowest == 0) first_gradient(conv[0], count);
   for (Int l = 0; l < net.convolutions; l++)

@@ -31,9 +31,7 @@ struct DenseLayer {
 };
 
 // Steps of dense layers can be taken as soon as their gradient is there.
-INLINE bool plain(const Training& t) {
-  return t.momentum == 0 && t.weight_decay == 0 && t.proximal == 0 && !t.drift && !t.trained;
-}
+INLINE bool at_once(const Training& t) { return t.momentum == 0 && !t.trained; }
 
 class Model {
  public:
@@ -86,7 +84,8 @@ class Model {
   void first_gradient(ConvolutionLayer& c, Int count);
   void sort_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int first, Int end);
   void inner_gradient(ConvolutionLayer& c, Int layer, Int count, bool pass_on);
-  void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, float rate);
+  void dense_gradient(DenseLayer& d, Int layer, Int count, bool pass_on, const Training* now);
+  void pull(Int first, Int end, const Training& training);
 };
 
 // Fill `groups`, `pixel` and `member`: pixels lie in the order (group, sample, place in the group). One group holds all
@@ -202,7 +201,7 @@ bool Model::make(const Training* training) {
        input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
        unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && given.make(windows) && from.make(windows) &&
        heard.make(words) && counting.make(largest) &&
-       weights.make(parameters) && gradient.make(!training ? 1 : plain(*training) ? dense[0].weight : parameters);
+       weights.make(parameters) && gradient.make(!training ? 1 : at_once(*training) ? dense[0].weight : parameters);
   for (Int i = 0; ok && i < largest; i++) counting[i] = (int32_t)i;
   return ok;
 }

@@ -67,6 +67,8 @@ def _draw(samples: Samples, pool: Array, number: int | None, rng: np.random.Gene
     rows = np.flatnonzero(pool)
     if number is None or number >= len(rows):
         return rows
+    if not samples.labelled:
+        return np.sort(rng.choice(rows, number, replace=False))
     counts = np.bincount(samples.y[rows], minlength=samples.classes)
     wanted = np.minimum(split(number, counts, rng.random(samples.classes)), counts)
     chosen = [rng.choice(rows[samples.y[rows] == label], n, replace=False) for label, n in enumerate(wanted) if n]

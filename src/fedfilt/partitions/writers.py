@@ -27,6 +27,10 @@ class Writers:
     def __call__(self, samples: Samples, rooms: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
         if samples.writers is None:
             raise ValueError(f"partition writers needs data with writers, such as mnist_writers; got {samples.name}")
+        if self.similar_rooms and not samples.labelled:
+            raise ValueError(
+                f"partition.similar_rooms compares labels, and samples of {samples.name} have none: say false"
+            )
         pool = np.flatnonzero(~samples.test)
         people, number = np.unique(samples.writers[pool], return_counts=True)
         tested = 1 if sizes.local_test == WHOLE else int(sizes.local_test)

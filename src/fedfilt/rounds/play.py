@@ -4,12 +4,13 @@ schedule -> jobs -> engine -> replies -> updates -> guard -> aggregator -> model
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.rounds.guard import Guard, Watched
+from fedfilt.rounds.remembering import Remembered, mixed
 from fedfilt.rounds.types import Cost, Experiment, Record, Reply, State, Updates
 from fedfilt.system.orders import Job, Schedule
 
@@ -27,11 +28,14 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     stacked = Updates.stack(counted, count, size, state.models.dtype)
     watched = _watched(state, experiment, schedule, replies, stacked)
     updates = watched.updates
+    if watched.back is None:
+        models, kept = mixed(experiment.aggregator, state, updates, experiment.graph)
+    else:
+        models, kept = watched.back, Remembered.of(state.memory).named()
+    after = _after(state, models, counted, {**watched.memory, **kept})
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
-    trained = engine.test(state.models + updates.rows) if due and experiment.evaluation.trained else None
-    back = watched.back
-    models = experiment.aggregator(state.models, updates, experiment.graph) if back is None else back
-    mixed = engine.test(models) if due else None
+    before = after._replace(models=state.models + updates.rows) if due and experiment.evaluation.trained else None
+    trained, tested = (None if which is None else engine.test(which) for which in (before, after if due else None))
 
     losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)
     late = np.zeros(count, bool)
@@ -42,12 +46,27 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     seconds = time.perf_counter() - start
     samples = np.zeros(count)
     samples[[reply.device for reply in counted]] = [reply.samples for reply in counted]
-    record = Record(done, seconds, samples, losses, schedule, costs, sizes, late, latency, mixed, trained)
+    record = Record(done, seconds, samples, losses, schedule, costs, sizes, late, latency, tested, trained)
+    return after, record._replace(absent=absent, events=watched.events, kept=_kept(counted, count))
+
+
+def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mapping[str, Array]) -> State:
+    """The state after a round: what replies that count have brought is final."""
+    done, (count, size), came = state.round + 1, state.models.shape, [reply.device for reply in counted]
     accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
-    accepted[[reply.device for reply in counted]] = done
+    accepted[came] = done
     residuals = _residuals(state.residuals, counted, count, size)
-    after = State(done, models, residuals, accepted, watched.memory)
-    return after, record._replace(absent=absent, events=watched.events)
+    clients = {device: kept for device, kept in state.clients.items() if device not in came}
+    clients |= {reply.device: reply.state for reply in counted if reply.state}
+    return State(done, models, residuals, accepted, memory, clients)
+
+
+def _kept(replies: Sequence[Reply], count: int) -> Array | None:
+    """(K,) bytes that the clients of devices keep; None if none of them keeps anything."""
+    sizes = np.zeros(count, np.int64)
+    for reply in replies:
+        sizes[reply.device] = reply.kept
+    return sizes if sizes.any() else None
 
 
 def _watched(
@@ -74,6 +93,7 @@ def _jobs(state: State, schedule: Schedule) -> list[Job]:
             plan,
             None if left is None else left[i],
             0 if seen is None else int(seen[i]),
+            state.clients.get(i),
         )
         for i, plan in enumerate(schedule.plans)
         if plan.epochs

@@ -1,41 +1,16 @@
-"""Scores of tests: accuracy per device and the paper's I_1 .. I_4, from confusion matrices."""
+"""Scores of tests, per device and of all: accuracy and the paper's I_1 .. I_4 of labels, others of other tasks."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.data import FederatedData
 from fedfilt.rounds.types import Tests
+from fedfilt.training.goal import ACCURACY, Goal, all_scores, scores
 
-
-class Scores(NamedTuple):
-    """Accuracy, macro precision, macro recall and F1 of a confusion matrix."""
-
-    accuracy: float
-    precision: float
-    recall: float
-    f1: float
-
-
-def scores(confusion: Array) -> Scores:
-    """I_1 .. I_4 of a confusion matrix (true label by row); labels that never occur do not count.
-
-    F1 is the harmonic mean of the macro precision and the macro recall, as in the paper.
-
-    >>> [round(value, 4) for value in scores(np.array([[8, 2], [1, 9]]))]
-    [0.85, 0.8535, 0.85, 0.8518]
-    """
-    hits = np.diagonal(confusion).astype(float)
-    given, true = confusion.sum(axis=0), confusion.sum(axis=1)
-    occurs = true > 0
-    if not occurs.any():
-        return Scores(*[float("nan")] * 4)
-    precision = float((hits / np.where(given > 0, given, 1))[occurs].mean())
-    recall = float((hits / np.where(true > 0, true, 1))[occurs].mean())
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return Scores(float(hits.sum() / true.sum()), precision, recall, f1)
+PAPERS = ("I_1", "I_2", "I_3", "I_4")
 
 
 def local_from_global(confusion: Array, shares: Array) -> tuple[Array, Array]:
@@ -60,30 +35,49 @@ def accuracy(confusion: Array) -> Array:
     return np.where(tested > 0, hits / np.maximum(tested, 1), np.nan)
 
 
-def summary(tests: Tests, data: FederatedData) -> dict[str, Any]:
-    """Accuracy of every device on its own and the global test, and the paper's I_1 .. I_4 of the summed confusion."""
-    if tests.local_test is None:
+def summary(tests: Tests, data: FederatedData, goal: Goal = Goal()) -> dict[str, Any]:  # noqa: B008 (frozen)
+    """The score of every device on its own and the global test, and the scores of what all of them add up to.
+
+    Of labels these are the paper's I_1 .. I_4 and the summed confusion matrix. What is shown other than the accuracy
+    has its name beside it. Where training samples were held out, the same on those: "validation".
+    """
+    usual = goal.metric == ACCURACY and goal.kind == "labels"
+    both: dict[str, tuple[Array | None, Array]] = {}
+    if tests.local_test is not None:
+        both["local"] = None, tests.local_test
+    elif goal.own is None:  # whose sums cannot be told apart by label
         width = tests.global_test.shape[1] - data.classes  # labels that the model knows and nobody has
-        own, confusion = local_from_global(tests.global_test, np.pad(data.shares, ((0, 0), (0, width))))
-    else:
-        own, confusion = accuracy(tests.local_test), tests.local_test
-    both = {"local": (own, confusion), "global": (accuracy(tests.global_test), tests.global_test)}
-    result = {}
-    for name, (per_device, matrices) in both.items():
+        both["local"] = local_from_global(tests.global_test, np.pad(data.shares, ((0, 0), (0, width))))
+    both["global"] = None, tests.global_test
+    if tests.validation is not None:
+        both["validation"] = None, tests.validation
+    result: dict[str, Any] = {}
+    for name, (known, sums) in both.items():
+        if not usual:
+            per_device = np.array([all_scores(goal, one)[goal.metric.key] for one in sums])
+        else:
+            per_device = accuracy(sums) if known is None else known
         tested = np.isfinite(per_device)
         if not tested.any():
             continue
-        total = matrices.sum(axis=0)
-        worst = int(np.nanargmin(per_device))
+        total = sums.sum(axis=0)
+        worst = int(np.nanargmax(per_device) if goal.metric.lower else np.nanargmin(per_device))
         result[name] = {
             "mean": float(per_device[tested].mean()),
             "std": float(per_device[tested].std()),
             "worst": float(per_device[worst]),
             "worst_device": worst,
-            **dict(zip(("I_1", "I_2", "I_3", "I_4"), scores(total), strict=True)),
-            "devices": [round(float(value), 6) if math.isfinite(value) else None for value in per_device],
-            "confusion": total.round(4).tolist(),
         }
+        if not usual:
+            found = {key: value for key, value in all_scores(goal, total).items() if math.isfinite(value)}
+            result[name] |= {"metric": goal.metric.key, "lower": goal.metric.lower, "scores": found}
+        devices = [round(float(value), 6) if math.isfinite(value) else None for value in per_device]
+        if goal.kind == "labels":
+            matrix = total if goal.own is None else goal.parts(total)[0]
+            result[name] |= dict(zip(PAPERS, scores(matrix), strict=True))
+            result[name] |= {"devices": devices, "confusion": matrix.round(4).tolist()}
+        else:
+            result[name]["devices"] = devices
         losses = getattr(tests, f"{name}_loss")
         if losses is not None and np.isfinite(losses).any():
             result[name]["loss"] = float(np.nanmean(losses))

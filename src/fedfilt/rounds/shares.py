@@ -6,7 +6,8 @@ import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds.types import Rule, Updates
+from fedfilt.rounds.remembering import remembers
+from fedfilt.rounds.types import Rule, Updates, interpolating
 
 LIMIT = 2_000  # devices up to which the (K, K) matrix is made
 NEGLIGIBLE = 1e-6  # rows are float32: what is smaller than this, next to the largest, is lost in them
@@ -14,6 +15,8 @@ NEGLIGIBLE = 1e-6  # rows are float32: what is smaller than this, next to the la
 
 def shares_of(rule: Rule, graph: Graph, weights: Any = None) -> Array:
     """(K, K): row i is what device i's row takes from every device's update; a linear rule applied to unit updates.
+
+    Of a rule that remembers it is the rule for devices that bring nothing, which remembers nothing.
 
     >>> from fedfilt.aggregators import FedAvg
     >>> shares_of(FedAvg(), Graph.from_edges(2, [(0, 1)]), [1.0, 3.0])
@@ -24,7 +27,8 @@ def shares_of(rule: Rule, graph: Graph, weights: Any = None) -> Array:
     if count > LIMIT:
         raise ValueError(f"shares are computed for up to {LIMIT} devices, got a graph of {count}")
     given = np.ones(count) if weights is None else np.asarray(weights, float)
-    return rule(np.zeros((count, count)), Updates(np.eye(count), given), graph)
+    forgetful = interpolating(rule) if remembers(rule) else rule
+    return forgetful(np.zeros((count, count)), Updates(np.eye(count), given), graph)
 
 
 def others(shares: Array) -> Array:

@@ -17,6 +17,7 @@ from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.rounds.play import play_round
+from fedfilt.rounds.remembering import DEVICES, Remembered, asked, checked, remembers
 from fedfilt.rounds.types import (
     Experiment,
     Happening,
@@ -130,6 +131,12 @@ def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
     return replace(graph, adjacency=adjacency, rooms=rooms, positions=positions)
 
 
+def check_joins(rule: Rule, events: Sequence[Event]) -> None:
+    """Refuse a rule that cannot give devices that join a first model from their neighbours, if some shall have one."""
+    if any(event.join and event.start == "neighbours" for event in events):
+        interpolating(rule)
+
+
 class Timeline:
     """A script of events on a graph, checked as a whole before anything is played.
 
@@ -167,7 +174,7 @@ class Timeline:
             experiment,
             graph=now.graph,
             scheduler=_Reachable(experiment.scheduler, now),
-            aggregator=_Among(experiment.aggregator, now),
+            aggregator=_among(experiment.aggregator, now),
         )
         after, record = play_round(state, today)
         mixed, trained = _of_present(record.mixed, now), _of_present(record.trained, now)
@@ -199,9 +206,38 @@ class _Among:
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         there = self.now.present
         result = models.copy()
-        rows, weights = updates
-        result[there] = self.rule(models[there], Updates(rows[there], weights[there]), self.now.among)
+        mixed = self.rule(models[there], _of_those(updates, there), self.now.among)
+        result[there] = checked(self.rule, mixed, models[there])
         return result
+
+
+@dataclass(frozen=True, eq=False)
+class _RememberingAmong:
+    """The same for a rule that remembers; what it remembers of the others is kept too."""
+
+    rule: Any
+    now: Moment
+
+    def start(self, models: Array) -> Remembered:
+        found: Remembered = self.rule.start(models)
+        return found
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
+        there = self.now.present
+        result = models.copy()
+        among = models[there], _of_those(updates, there), self.now.among, before.among(there)
+        result[there], after = asked(self.rule, *among)
+        return result, before.with_those(there, after)
+
+
+def _among(rule: Rule, now: Moment) -> Rule:
+    """The rule among the devices that are there."""
+    made: Any = _RememberingAmong if remembers(rule) else _Among
+    return made(rule, now)
+
+
+def _of_those(updates: Updates, there: Array) -> Updates:
+    return Updates(updates.rows[there], updates.weights[there])
 
 
 def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
@@ -228,10 +264,15 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
         accepted[list(now.joined)] = 0  # so it also forgets what it keeps itself
     memory = dict(state.memory)
     for name, kept in memory.items():
-        if kept.shape == models.shape:  # models of earlier rounds: a device that joins has none
+        if name.startswith(DEVICES):  # as the others are on average: a shared model stays one
+            before = there & ~np.isin(np.arange(len(there)), list(now.joined))
+            memory[name] = kept.copy()
+            memory[name][list(now.joined)] = kept[before].mean(axis=0) if before.any() else 0
+        elif kept.shape == models.shape:  # models of earlier rounds: a device that joins has none
             memory[name] = kept.copy()
             memory[name][list(now.joined)] = models[list(now.joined)]
-    return state._replace(models=models, residuals=residuals, accepted=accepted, memory=memory)
+    clients = {device: kept for device, kept in state.clients.items() if device not in now.joined}
+    return State(state.round, models, residuals, accepted, memory, clients)
 
 
 def _of_present(tests: Tests | None, now: Moment) -> Tests | None:
@@ -245,9 +286,8 @@ def _of_present(tests: Tests | None, now: Moment) -> Tests | None:
         there = now.present.reshape(-1, *[1] * (values.ndim - 1))
         return np.where(there, values, np.asarray(nothing, values.dtype))
 
-    counts = only(tests.local_test, 0), only(tests.global_test, 0)
-    losses = only(tests.local_loss, math.nan), only(tests.global_loss, math.nan)
-    return Tests(*counts, *losses)  # type: ignore[arg-type]
+    of = {name: only(values, math.nan if "loss" in name else 0) for name, values in tests._asdict().items()}
+    return Tests(**of)  # type: ignore[arg-type]
 
 
 def _replay(events: Sequence[Event], graph: Graph, rounds: int) -> list[Moment]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedfilt._checks import check_count, check_signal, check_weights
+from fedfilt._brief import brief
+from fedfilt._checks import check_count, check_number, check_signal, check_weights
 from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.system.hardware import Hardware
@@ -46,6 +47,11 @@ class Reply(NamedTuple):
     end: float = 0.0  # simulated seconds until the round ended for all
     absent: str = ""  # why nothing usable came from the device; then only `device` and `diverged` count
     diverged: bool = False  # its model was no longer finite
+    state: Mapping[str, Array] | None = None  # what its client keeps; None: nothing, or it is on the device itself
+    kept: int = 0  # bytes of that
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Updates(NamedTuple):
@@ -54,8 +60,11 @@ class Updates(NamedTuple):
     A device that is absent, or has no samples, has a row of zeros and the weight 0: it contributes nothing.
     """
 
-    rows: Array  # (K, B) trained model minus the model the device was given
+    rows: Array  # (K, B) trained model minus the model the device was given; NaN: not sent, see `fedfilt.rounds.blind`
     weights: Array  # (K,) samples behind each row
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def check(self, models: Array, graph: Graph) -> None:
         """Refuse updates that do not belong to these models and this graph."""
@@ -70,12 +79,31 @@ class Updates(NamedTuple):
         if not isinstance(self.weights, np.ndarray):
             raise ValueError(f"updates.weights must be a NumPy array, got {type(self.weights).__name__}")
 
+    def trained(self, models: Array) -> Array:
+        """(K, B) models + rows, in a new array; where few devices bring something, the rows of the others are not read.
+
+        >>> Updates(np.array([[1.0], [0.0], [0.0]]), np.array([5.0, 0.0, 0.0])).trained(np.ones((3, 1))).ravel()
+        array([2., 1., 1.])
+        """
+        if (some := self._few()) is None:
+            return models + self.rows
+        result = models.copy()
+        for device in some:
+            result[device] += self.rows[device]
+        return result
+
     def averaged(self, models: Array) -> Array:
         """(K, B) every row the mean of all trained models, weighted by samples; without any, models as they are."""
         if not self.weights.any():
             return models.copy()
         shares = (self.weights / self.weights.sum()).astype(models.dtype)
-        return np.broadcast_to(shares @ (models + self.rows), models.shape).copy()
+        some = slice(None) if (few := self._few()) is None else few
+        return np.broadcast_to(shares[some] @ (models[some] + self.rows[some]), models.shape).copy()
+
+    def _few(self) -> Array | None:
+        """The devices that bring something, if they are less than half of all."""
+        some = np.flatnonzero(self.weights)
+        return some if 2 * len(some) < len(self.weights) else None
 
     @classmethod
     def stack(cls, replies: Iterable[Reply], count: int, size: int, kind: Any = np.float32) -> "Updates":
@@ -97,6 +125,9 @@ def interpolating(rule: Any) -> Rule:
     It is the rule itself, unless that mixes updates: then the rule says so with a method `interpolating`.
     """
     own = getattr(rule, "interpolating", None)
+    if own is None and hasattr(rule, "start"):
+        name = type(rule).__name__
+        raise ValueError(f"rule {name} remembers: it needs a method interpolating() for devices that bring nothing")
     return rule if own is None else own()
 
 
@@ -110,6 +141,11 @@ class Tests(NamedTuple):
     global_test: Array  # (K, C, C)
     local_loss: Array | None = None  # (K,) mean losses, where they were computed
     global_loss: Array | None = None
+    validation: Array | None = None  # (K, C, C) on training samples that were held out, where some were
+    validation_loss: Array | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @classmethod
     def stack(cls, own: Iterable[tuple[Array, float]] | None, everybody: Iterable[tuple[Array, float]]) -> "Tests":
@@ -131,8 +167,8 @@ class Engine(Protocol):
         """Train the jobs' models; a device that misses the deadline gives no reply."""
         ...
 
-    def test(self, models: Array) -> Tests:
-        """Test every device's model (K, B)."""
+    def test(self, state: "State") -> Tests:
+        """Test the model that every device decides with after a round."""
         ...
 
 
@@ -157,7 +193,15 @@ class State(NamedTuple):
     models: Array  # (K, B); sealed rows where the server cannot look, see `fedfilt.system.blind`
     residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
     accepted: Array | None = None  # (K,) last round in which each device's reply counted; 0 or None: no round
-    memory: Mapping[str, Array] = MappingProxyType({})  # what the guard keeps, by name: (K, ...) of devices, () of all
+    memory: Mapping[str, Array] = MappingProxyType(
+        {}
+    )  # what guard and rule keep, by name: (K, ...) of devices, or of all
+    clients: Mapping[int, Mapping[str, Array]] = MappingProxyType(
+        {}
+    )  # what the clients of devices keep, unless they do
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Record(NamedTuple):
@@ -177,6 +221,11 @@ class Record(NamedTuple):
     events: tuple[Happening, ...] = ()  # what happened before it; see `fedfilt.rounds.timeline`
     away: tuple[int, ...] = ()  # devices that were not there, or offline
     absent: Mapping[int, str] = MappingProxyType({})  # devices that gave no usable reply, and why
+    kept: Array | None = None  # (K,) bytes that the clients of devices keep, of those that took part; None: nothing
+    drawn: tuple[int, ...] | None = None  # devices that were to take part; None: all were, nothing was drawn
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Script(Protocol):
@@ -189,16 +238,21 @@ class Script(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When models are tested: every n rounds and after the last; `trained` also tests them before mixing."""
+    """When models are tested: every n rounds and after the last; `trained` also tests them before mixing.
+
+    `validation` is the share of every device's training samples that it does not train on: to choose settings by.
+    """
 
     every: int = 10
     trained: bool = False
+    validation: float = 0.0
 
     def __post_init__(self) -> None:
         check_count("evaluation.every", self.every)
+        check_number("evaluation.validation", self.validation, low=0, high=0.9)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Experiment:
     """All that a run of rounds is made of."""
 
@@ -213,3 +267,6 @@ class Experiment:
     seed: int = 0
     events: Script | None = None  # if devices come, go or move
     guard: "Guard | None" = None  # what one device may do to others; None: anything
+
+    def __repr__(self) -> str:
+        return brief(self)

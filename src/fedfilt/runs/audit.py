@@ -27,6 +27,7 @@ from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rule_name, rule_of, with_strength
 
 EXACT = 1e-3  # relative error below which an update counts as read: float32 leaves about 1e-6 of it
+ROUNDING = 1e-9  # errors that differ by less are equal
 MOSTLY = 0.5  # relative error below which more is read than hidden
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # of mu, that are compared
 CANDIDATES = 12  # links that are tried at a time
@@ -94,7 +95,7 @@ class Audit:
         for stage in self.stages:
             for one in self._in(stage):
                 before = best.get(one.device)
-                if before is None or (one.kept_back, one.error) < (before.kept_back, before.error):
+                if before is None or (one.kept_back, one.error) < (before.kept_back, before.error - ROUNDING):
                     best[one.device] = one
         return [best[device] for device in sorted(best)]
 
@@ -110,7 +111,8 @@ class Audit:
             error, mixed = error_of_reading(shares, group), error_of_mixed(shares, group)
             error[list(group)] = np.inf
             of_others = np.abs(np.delete(shares[device], device))
-            nearest = int(error.argmin()) if len(error) > len(group) and error.min() < 1 - 1e-9 else None
+            best = int(np.flatnonzero(error <= error.min() + ROUNDING)[0])  # of equals the first, on any CPU
+            nearest = best if len(error) > len(group) and error.min() < 1 - ROUNDING else None
             row = None if noise is None or nearest is None else float(noise[device] / abs(shares[device, nearest]))
             yield Found(
                 device,

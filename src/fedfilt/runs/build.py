@@ -12,26 +12,35 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from fedfilt import _parts
+from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
+from fedfilt.aggregators.scaffold import Scaffold
 from fedfilt.data import FederatedData
+from fedfilt.data.deal import held_out
 from fedfilt.data.store import Store
-from fedfilt.engines._bounded import Bounded, check_dense
+from fedfilt.engines._bounded import Bounded
 from fedfilt.engines._simulated import Simulated
+from fedfilt.engines._validated import Validated
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
 from fedfilt.rounds.blind import Blind, check_rule
 from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import ByKind
-from fedfilt.rounds.timeline import Timeline, with_newcomers
+from fedfilt.rounds.remembering import check_linear
+from fedfilt.rounds.timeline import Timeline, check_joins, with_newcomers
 from fedfilt.rounds.types import Engine, Experiment, Rule, State, Updates
 from fedfilt.runs.config import Config
+from fedfilt.schedulers.everything import Everything
+from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.about import about
-from fedfilt.system.blind import MOST, masked_bytes, sealed_width
+from fedfilt.system.blind import MOST, PIECES, Cut, Sealing
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training.trainer import Trainer, model_named
+from fedfilt.training.client import is_personal, passes, travels
+from fedfilt.training.trainer import Trainer, labels_of, model_named, outputs_for
+from fedfilt.training.work import Desk
 
 log = logging.getLogger("fedfilt")
 
@@ -41,57 +50,110 @@ class Run:
 
     A graph that is learned from the devices' first updates lacks that part until `learn_graph` is called.
     `sealed` is a run on the edge server of a deployment, which holds rows that it cannot read (`privacy.blind`).
+    Data, graph and model may be given; then what the config says of them does not count.
     """
 
     def __init__(
-        self, config: Config, store: Store | None = None, data: FederatedData | None = None, sealed: bool = False
+        self,
+        config: Config,
+        store: Store | None = None,
+        data: FederatedData | None = None,
+        sealed: bool = False,
+        graph: Graph | None = None,
+        model: Any = None,
     ) -> None:
         config.privacy.check(config.graph.learned)
         self.config, self.sealed = config, sealed and config.privacy.blind
+        self.simulated: Path | None = None  # where simulated devices keep what is theirs; None: nowhere for long
         self.noise_seed: int = config.seed  # real devices know the seed: see `secret_seed`
-        self.begun: Graph = config.graph.graph(config.seed)  # without devices that are new to it: see `Event`
+        # Without devices that are new to it: see `Event`
+        self.begun: Graph = config.graph.graph(config.seed) if graph is None else graph
         self.graph = with_newcomers(self.begun, config.events)
-        self.learned = not config.graph.learned
+        self.learned = graph is not None or not config.graph.learned
         data = dealt(config, self.graph, store) if data is None else data
         if data.count != self.graph.count:
             raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
         self.data: FederatedData = data
         start = int(generator(config.seed, Key.START).integers(2**62))
-        self.model = model_of(config, data, start)
-        self.trainer = Trainer(self.model, config.training, data.x.shape[1:])
+        self.model = model_of(config, data, start) if model is None else model
+        self.trainer = Trainer(self.model, config.training, data.x.shape[1:], data.examples[1])
+        if is_own(config) and self.trainer.goal.kind != "labels":
+            raise ValueError(f"devices with data of their own learn labels, got training.loss = {config.training.loss}")
         self.layout = self.trainer.layout
-        self._first = self.trainer.start(start)
+        self._check_client()
+        row = self.trainer.start(start) if model is None else self.trainer.given(config.seed)
+        self._first = np.concatenate([row, *(np.zeros_like(row) for _ in travels(config.client))])
         held = np.array([len(rows) for rows in data.train])
         if is_own(config):  # the edge server does not know how many samples a device has
+            if config.participation.weights != "equal":
+                raise ValueError(
+                    "participation.weights must be 'equal' for devices with data of their own: the edge server does "
+                    f"not know their numbers of samples; got {config.participation.weights!r}"
+                )
             held = np.full(data.count, config.samples.train_range[1])
-        blind = config.privacy.blind
-        full = masked_bytes if blind else config.sparsifier.full_bytes
-        self.update_bytes: int = full(self.layout.size)
+        blind, width = config.privacy.blind, len(self._first)
+        whole = isinstance(config.scheduler, Everything) and config.scheduler.density == 1
+        self.cut = Cut(config.seed, width, 1 if whole else min(PIECES, width))  # of rows that the server cannot read
+        self.update_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(width)
         first, rng = held[: self.begun.count], generator(config.seed, Key.DEVICES)
-        self.begun_hardware: Hardware = config.devices.draw(first, self.update_bytes, rng)
+        drawn: Hardware = config.devices.draw(first, self.update_bytes, rng)
+        self.begun_hardware = replace(drawn, cycles_per_sample=drawn.cycles_per_sample * passes(config.client))
         self.hardware = self.begun_hardware
         if data.count > self.begun.count:
             self.hardware = replace(self.hardware.extended(data.count), samples=held)
         self.aggregator: Rule = self.guard.rule(config.aggregator)
         if data.kinds is not None:
-            self.aggregator = ByKind(self.aggregator, config.kinds.private(self.layout))
+            self.aggregator = ByKind(
+                self.aggregator, np.tile(config.kinds.private(self.layout), 1 + len(travels(config.client)))
+            )
         self._place_devices(self.begun)
         if blind:
             self._check_blind()
-            self.aggregator = Blind(config.aggregator, self.sealed)
+            self.aggregator = Blind(config.aggregator, self.cut, self.sealed)
+
+    def _check_client(self) -> None:
+        """Refuse a client that cannot train this model, and a rule that remembers where none can."""
+        client, rule = self.config.client, self.config.aggregator
+        if check := getattr(client, "check", None):
+            check(self.layout)
+        belongs = getattr(client, "rule", "fedavg")
+        if belongs != "fedavg" and _parts.name_of(rule, "aggregators") != belongs:
+            log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
+        by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
+        if isinstance(rule, Scaffold) and (by_kind or travels(client) != ("control",)):
+            raise ValueError(
+                'the rule scaffold needs rows of the client scaffold, and kinds.mix = "all" if there are any'
+            )
+        if self.config.evaluation.validation and self.config.engine.name == "flower" and is_personal(client):
+            raise ValueError(
+                f"evaluation.validation needs engine.name = 'local' with the client {type(client).__name__}: over "
+                "Flower, the models that devices decide with are on the devices"
+            )
+        reasons = {
+            'kinds.mix other than "all"': self.data.kinds is not None and self.config.kinds.mix != "all",
+            "guard.robust": self.config.guard.on and self.config.guard.robust != "none",
+            "[privacy]": self.config.privacy.guards_rows or self.config.privacy.blind,
+        }
+        check_linear(rule, reasons)
+        check_joins(rule, self.config.events)
 
     def _check_blind(self) -> None:
         """Refuse what a server that cannot look cannot do."""
         config = self.config
         plans = config.scheduler(self.hardware.at(config.seed, 1), self.update_bytes).plans
-        check_dense(plan for plan in plans if plan.epochs)
+        low = min((plan.density for plan in plans if plan.epochs), default=1.0)
         reasons = {
+            f"needs a density of at least 1/{self.cut.count}, got {low:g}": low * self.cut.count < 1 - 1e-9,
+            "sends values of 8 bytes at places of its own: sparsifier must be top_k, with half = false": (
+                not isinstance(config.sparsifier, TopK) or config.sparsifier.half
+            ),
             f"needs at most {MOST} devices": self.graph.count > MOST,
             "cannot learn a graph from the devices' updates: choose another graph": config.graph.learned,
             'mixes all layers alike: kinds need kinds.mix = "all"': self.data.kinds and config.kinds.mix != "all",
             "tests what devices have mixed, not what they have trained: evaluation.trained must be false": (
                 config.evaluation.trained
             ),
+            "cannot test models: evaluation.validation must be 0": self.sealed and config.evaluation.validation,
             'cannot make a first model of other models: a device must join with start = "own"': any(
                 event.join and event.start != "own" for event in config.events
             ),
@@ -119,6 +181,7 @@ class Run:
         self.begun, graph = graph, with_newcomers(graph, self.config.events)
         self.graph = graph if self.data.kinds is None else replace(graph, kinds=self.data.kinds)
         self.events = Timeline(self.config.events, self.graph, self.config.rounds) if self.config.events else None
+        self.script = self.config.participation.script(self.events, self.graph.count)
 
     def learn_graph(self, engine: Engine | None = None, kept: Path | None = None) -> None:
         """Train every device for one epoch from the same model and link those that learn alike, if the config says so.
@@ -143,14 +206,15 @@ class Run:
         if engine is None:
             self.check_here()
         own = nullcontext(engine) if engine is not None else None
-        with own or Local(self.data, self.model, config.training, config.seed, workers=1) as running:
+        how = config.training, config.seed, 1, config.sparsifier, config.client
+        with own or Local(self.data, self.model, *how) as running:
             jobs = [Job(1, device, row, Plan(epochs=1)) for device, row in enumerate(models)]
             replies = list(running.train(jobs, np.inf))
             silent = [str(reply.device) for reply in replies if reply.absent or reply.late]
             if silent:
                 log.warning("no first update came from %s: the graph is learned without", ", ".join(silent))
             replies = [reply for reply in replies if str(reply.device) not in silent]
-            return Updates.stack(replies, *models.shape).rows
+            return Updates.stack(replies, *models.shape).rows[:, : self.layout.size]
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
@@ -160,7 +224,11 @@ class Run:
         config = self.config
         with nullcontext(engine) if engine is not None else self.engine() as running:
             if config.privacy.blind and not self.sealed:
-                running = Bounded(running)
+                running = Bounded(running, self.cut, config.sparsifier.error_feedback)
+            if config.evaluation.validation:
+                classes = labels_of(self.trainer, self.data)
+                desk = Desk(self.trainer, config.sparsifier, config.seed, classes, config.client)
+                running = Validated(running, self.data, desk)
             yield Experiment(
                 self.graph,
                 self.aggregator,
@@ -171,7 +239,7 @@ class Run:
                 self.update_bytes,
                 config.evaluation,
                 config.seed,
-                config.privacy.script(self.events, self.noise_seed, config.rounds),
+                config.privacy.script(self.script, self.noise_seed, config.rounds),
                 self.guard,
             )
 
@@ -182,11 +250,19 @@ class Run:
         if "grid" not in more:
             self.check_here()
         if place.name == "flower":
+            more |= {} if "grid" in more else {"kept": self.simulated}
             real_time = config.late if place.real_time else None
             waiting = {"timeout": place.timeout_seconds, "grace": place.grace_seconds}
-            more |= {"first": self._first} if self.sealed else {}
+            more |= {"sealing": Sealing(self.cut, self._first)} if self.sealed else {}
             more |= {**waiting, "real_time": real_time, "spread": self.hardware.error, "about": about(known(self))}
-        return kind(self.data, self.model, config.training, config.seed, place.workers, config.sparsifier, **more)
+        how = config.training, config.seed, place.workers, config.sparsifier, config.client
+        return kind(self.data, self.model, *how, **more)
+
+    def decided(self, state: State, engine: Engine) -> Array:
+        """(K, B) the models that devices decide with; of real devices, the rows that they were given."""
+        known = getattr(engine, "personal", None)
+        found: Array = state.models[:, : self.layout.size] if known is None or self.sealed else known(state)
+        return found
 
     @cached_property
     def flops_per_sample(self) -> int:
@@ -196,18 +272,36 @@ class Run:
     def start(self) -> State:
         """Before round 1: every device has the same model."""
         if self.sealed:  # nobody has sent anything yet
-            return State(0, np.zeros((self.graph.count, sealed_width(self.layout.size)), np.uint64))
+            return State(0, np.zeros((self.graph.count, self.cut.sealed_width), np.uint64))
         return State(0, np.tile(self._first, (self.graph.count, 1)))
+
+    def __repr__(self) -> str:
+        config, data = self.config, self.data
+        return lines_of(
+            f"Run of {config.rounds} rounds with seed {config.seed}: {self.graph}",
+            f"  {sum(map(len, data.train))} training samples of {data.name}, {data.classes} labels",
+            f"  model of {self.layout.size} parameters, trained by {self.trainer.backend}",
+            f"  {said(config.client)}, {said(config.aggregator)}",
+        )
 
 
 def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:
     """The samples of a config, dealt to the devices of its graph; of those that they have themselves, what is known."""
+    share = config.evaluation.validation
     if is_own(config):
         found: FederatedData = config.data.federated(graph.count)
+        if share and found.elsewhere:
+            raise ValueError("evaluation.validation needs samples that are here, these are on the devices")
+        if share and share != config.data.validation_share:
+            raise ValueError(
+                f"evaluation.validation must be data.validation_share, {config.data.validation_share:g}, where devices "
+                f"have data of their own, got {share:g}"
+            )
         return found
     rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
     samples = config.data.load(store or Store())
-    return config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
+    data: FederatedData = config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
+    return held_out(data, share, generator(config.seed, Key.VALIDATION)) if share else data
 
 
 def is_own(config: Config) -> bool:
@@ -219,15 +313,23 @@ def known(run: Run) -> Table:
     """What a device must know of an experiment, by part; only what is not at its default."""
     config = run.config
     table = config.table(changed=True)
-    data = {"shape": list(run.data.x.shape[1:]), "classes": run.data.classes}
+    data: Table = {"shape": list(run.data.x.shape[1:]), "classes": outputs_for(config.training, run.data)}
+    if run.data.x.dtype.kind == "i":
+        data["inputs"] = "int64"
+    if not run.data.labelled:
+        data["targets"] = [{"f": "float32", "b": "bool"}.get(run.data.y.dtype.kind, "int64"), *run.data.y.shape[1:]]
     if is_own(config):
         data = {key: value for key, value in table["data"].items() if key not in ("folders", "kinds", "public")}
     model = {"name": config.model.name, **table.get("model", {})}
     training = table.get("training", {})
     found = {"seed": config.seed, "data": data, "model": model, "training": training, "sparsifier": table["sparsifier"]}
-    return found | ({"privacy": {"blind": True}} if config.privacy.blind else {})
+    found |= {"client": table["client"]} if "client" in table else {}
+    if config.privacy.blind:
+        found["privacy"] = {"blind": True} | ({"pieces": run.cut.count} if run.cut.count > 1 else {})
+    return found
 
 
 def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:
     """The model of a config for such samples; see `fedfilt.training.trainer.model_named`."""
-    return model_named(config.model.name, config.model.options, tuple(data.x.shape[1:]), data.classes, seed)
+    shape, outputs = tuple(data.x.shape[1:]), outputs_for(config.training, data)
+    return model_named(config.model.name, config.model.options, shape, outputs, seed)

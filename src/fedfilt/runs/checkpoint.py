@@ -13,10 +13,12 @@ from safetensors.numpy import load, save
 
 from fedfilt._files import write_atomically
 from fedfilt._types import Array
+from fedfilt.rounds.remembering import DEVICES, PREFIX
 from fedfilt.rounds.types import State
 
 VERSION = "2"
 MEMORY = "memory."  # begins the names of what `State.memory` holds
+CLIENT = "client."  # begins the names of what `State.clients` holds: client.DEVICE.NAME
 OLDER = "1"  # the same, but with a hash of the config that counted defaults too: `check_same` compares the configs
 
 
@@ -37,8 +39,16 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
         tensors["residuals"] = state.residuals
     if state.accepted is not None:
         tensors["accepted"] = state.accepted
-    tensors |= {MEMORY + name: array for name, array in state.memory.items()}
+    tensors |= {MEMORY + name: array for name, array in state.memory.items()} | _of_clients(state)
     write_atomically(path, save(tensors, metadata))
+
+
+def round_of(path: Path) -> int:
+    """The round of a checkpoint, 0 if there is none that can be read."""
+    try:
+        return int(_metadata(path.read_bytes())["round"])
+    except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error):
+        return 0
 
 
 def load_state(path: Path, config_hashes: Collection[str], first: State) -> tuple[State, str]:
@@ -52,7 +62,7 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
         tensors = load(content)
         memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}
         given = tensors["models"], tensors.get("residuals"), tensors.get("accepted"), memory
-        state = State(int(metadata["round"]), *given)
+        state = State(int(metadata["round"]), *given, _clients(tensors))
     except (SafetensorError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") not in (VERSION, OLDER):
@@ -70,9 +80,32 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
     if state.accepted is not None and (state.accepted.shape != (rows,) or state.accepted.dtype != np.int64):
         raise BadCheckpoint(f"{path} must say of {rows} devices what was accepted, got {state.accepted.shape}")
     for name, array in state.memory.items():
-        if array.shape and array.shape not in ((rows,), (rows, size)):
+        if name.startswith(PREFIX):
+            fits = not name.startswith(DEVICES) or array.shape[:1] == (rows,)
+        else:
+            fits = array.shape in ((), (rows,), (rows, size))
+        if not fits:
             raise BadCheckpoint(f"{path} must hold {name} of {rows} devices, got the shape {array.shape}")
+    if any(not 0 <= device < rows for device in state.clients):
+        raise BadCheckpoint(f"{path} must hold what clients of {rows} devices keep, got {sorted(state.clients)}")
     return _with_new_rows(state, first), metadata.get("config", "")
+
+
+def _of_clients(state: State) -> dict[str, Array]:
+    """What the clients of devices keep, by name in a checkpoint."""
+    found = (
+        (f"{CLIENT}{device}.{name}", array) for device, kept in state.clients.items() for name, array in kept.items()
+    )
+    return {name: np.array(array, order="C") for name, array in found}
+
+
+def _clients(tensors: Mapping[str, Array]) -> dict[int, dict[str, Array]]:
+    """What `_of_clients` wrote."""
+    found: dict[int, dict[str, Array]] = {}
+    for key in sorted(key for key in tensors if key.startswith(CLIENT)):
+        device, _, name = key.removeprefix(CLIENT).partition(".")
+        found.setdefault(int(device), {})[name] = tensors[key]
+    return found
 
 
 def _with_new_rows(state: State, first: State) -> State:
@@ -83,14 +116,16 @@ def _with_new_rows(state: State, first: State) -> State:
     models = np.concatenate([state.models, first.models[-new:]])
     residuals = None if state.residuals is None else np.pad(state.residuals, ((0, new), (0, 0)))
     accepted = None if state.accepted is None else np.pad(state.accepted, (0, new))
-    memory = {name: _longer(array, first.models[-new:]) for name, array in state.memory.items()}
-    return State(state.round, models, residuals, accepted, memory)
+    memory = {name: _longer(name, array, first.models[-new:]) for name, array in state.memory.items()}
+    return State(state.round, models, residuals, accepted, memory, state.clients)
 
 
-def _longer(array: Array, models: Array) -> Array:
+def _longer(name: str, array: Array, models: Array) -> Array:
     """What is remembered of devices, with nothing of those that are new; of models, their first."""
-    if not array.shape:
+    if not array.shape or (name.startswith(PREFIX) and not name.startswith(DEVICES)):
         return array
+    if name.startswith(DEVICES):
+        return np.concatenate([array, np.zeros((len(models), *array.shape[1:]), array.dtype)])
     return np.concatenate([array, models if array.shape[1:] else np.zeros(len(models), array.dtype)])
 
 
@@ -98,7 +133,8 @@ def _state_hash(state: State, metadata: Mapping[str, str]) -> str:
     """sha256 of all that a checkpoint says."""
     head = "|".join(metadata.get(key, "") for key in ("version", "round", "config"))
     rows = [models_hash(array) for array in (state.models, state.residuals, state.accepted) if array is not None]
-    rows += [f"{name}:{models_hash(array)}" for name, array in sorted(state.memory.items())]
+    named = {**state.memory, **_of_clients(state)}
+    rows += [f"{name}:{models_hash(array)}" for name, array in sorted(named.items())]
     return hashlib.sha256("|".join([head, *rows]).encode()).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""Several aggregation rules on the same data, start and batches, over several seeds."""
+"""Several aggregation rules, and settings, on the same data, start and batches, over several seeds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,13 +9,17 @@ import numpy as np
 
 from fedfilt._reading import read_json, read_toml
 from fedfilt._types import Table
+from fedfilt.data.samples import FederatedData
 from fedfilt.data.store import Store
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, load_begun
+from fedfilt.runs.config import Config, hash_of, load_begun
 from fedfilt.runs.folder import as_begun, check_folder
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
-from fedfilt.runs.rules import with_rule
+from fedfilt.runs.sweep import Variant, variants
+from fedfilt.training.goal import ACCURACY, Metric, named
+
+DEALT = ("seed", "data", "partition", "samples", "graph", "events", "evaluation")  # tables that decide on who has what
 
 
 class Played(NamedTuple):
@@ -27,22 +31,44 @@ class Played(NamedTuple):
 
 
 def compare(
-    config: Config, names: list[str], seeds: list[int], folder: Path, resume: bool = False, store: Store | None = None
+    config: Config,
+    names: list[str],
+    seeds: list[int],
+    folder: Path,
+    resume: bool = False,
+    store: Store | None = None,
+    over: Sequence[str] = (),
 ) -> Iterator[Played]:
-    """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left."""
-    configs = {(name, seed): replace(with_rule(config, name), seed=seed) for seed in seeds for name in names}
-    for (name, seed), one in configs.items():  # before the first round of any
-        check_folder(folder / name / f"seed-{seed}", one, resume)
+    """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left.
+
+    `over` are settings to try with each rule, such as "training.learning_rate=0.01,0.05": then a folder is named
+    "rule learning_rate=0.01". See `fedfilt.runs.sweep`.
+    """
+    found = variants(config, names, over)
+    configs = {(one.name, seed): replace(one.config, seed=seed) for seed in seeds for one in found}
+    for (name, seed), mine in configs.items():  # before the first round of any
+        check_folder(folder / name / f"seed-{seed}", mine, resume)
+    data: dict[str, FederatedData] = {}  # of the run before, by what it was dealt from
     for seed in seeds:
-        left = [n for n in names if not (resume and finished(folder / n / f"seed-{seed}", configs[n, seed]))]
-        if not left:
-            continue
-        first = Run(configs[left[0], seed], store)
-        with first.engine() as engine:  # one engine, one partition and one start for all rules of a seed
-            for name in left:
-                run = Run(configs[name, seed], store, first.data)
-                for line in play_in_folder(run, folder / name / f"seed-{seed}", resume, engine):
-                    yield Played(name, seed, line)
+        groups: dict[str, list[str]] = {}  # runs that differ in their rule alone
+        for one in found:
+            place, mine = folder / one.name / f"seed-{seed}", configs[one.name, seed]
+            if not (resume and finished(place, mine)):
+                groups.setdefault(hash_of(_without(mine, "aggregator")), []).append(one.name)
+        for group in groups.values():
+            mine = configs[group[0], seed]
+            key = hash_of({name: mine.counted().get(name, "") for name in DEALT})
+            first = Run(mine, store, data.get(key))
+            data = {key: first.data}
+            with first.engine() as engine:  # one engine, one partition and one start for all rules of a seed
+                for name in group:
+                    run = Run(configs[name, seed], store, first.data)
+                    for line in play_in_folder(run, folder / name / f"seed-{seed}", resume, engine):
+                        yield Played(name, seed, line)
+
+
+def _without(config: Config, part: str) -> Table:
+    return {key: value for key, value in config.counted().items() if key != part}
 
 
 def finished(place: Path, config: Config) -> bool:
@@ -70,6 +96,14 @@ class Row(NamedTuple):
     everybody_std: float
     local_between_seeds: float
     everybody_between_seeds: float
+    validation: float | None = None  # where samples were held out
+    metric: Metric = ACCURACY
+
+    def told(self) -> Table:
+        """As a table; the score has a name where it is not the accuracy."""
+        found = self._asdict()
+        found["metric"] = self.metric.key
+        return found if self.metric != ACCURACY else {key: value for key, value in found.items() if key != "metric"}
 
 
 def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
@@ -93,9 +127,27 @@ def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
                 float(np.mean(column("global", "std"))),
                 float(np.std(own, ddof=1)) if len(seeds) > 1 else 0.0,
                 float(np.std(everybody, ddof=1)) if len(seeds) > 1 else 0.0,
+                float(np.mean(held)) if np.isfinite(held := column("validation", "mean")).all() else None,
+                _metric(last[0]),
             )
         )
     return rows
+
+
+def chosen(rows: Sequence[Row], found: Sequence[Variant]) -> list[Row]:
+    """Of every rule the row of the settings that are best on validation, mean over seeds; all rows without any."""
+    by_rule: dict[str, dict[str, float]] = {}
+    for row, one in zip(rows, found, strict=True):
+        if row.validation is None:
+            return list(rows)
+        by_rule.setdefault(one.rule, {})[row.rule] = row.validation
+    names = {rows[0].metric.best(scores, key=scores.__getitem__) for scores in by_rule.values()}
+    return [row for row in rows if row.rule in names]
+
+
+def _metric(tests: Mapping[str, Any]) -> Metric:
+    test: Mapping[str, Any] = next(iter(tests.values()), {})
+    return named(test.get("metric", ACCURACY.key), bool(test.get("lower")))
 
 
 def _last(place: Path) -> Mapping[str, Any]:

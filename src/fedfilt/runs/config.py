@@ -3,6 +3,7 @@
 Command line beats file beats default.
 """
 
+import copy
 import dataclasses
 import hashlib
 import inspect
@@ -11,7 +12,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import tomli_w
 
 from fedfilt import _parts
+from fedfilt._brief import lines_of, said
 from fedfilt._checks import check_choice, check_count
 from fedfilt._reading import MOST_TOML, read, toml_of
 from fedfilt._trust import NAMED, check_trusted, code_in
@@ -27,6 +29,7 @@ from fedfilt._types import Response, Table
 from fedfilt.data.deal import Sizes
 from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import Kinds
+from fedfilt.rounds.participation import Participation
 from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.timeline import Event
 from fedfilt.rounds.types import Evaluation
@@ -41,6 +44,7 @@ PARTS = {
     "partition": ("partitions", "labels"),
     "scheduler": ("schedulers", "everything"),
     "aggregator": ("aggregators", "gfedfilt"),
+    "client": ("clients", "plain"),
     "devices": ("populations", "paper"),
     "sparsifier": ("sparsifiers", "top_k"),
     "filter": ("filters", "tikhonov"),
@@ -48,6 +52,7 @@ PARTS = {
     "model": ("models", "paper_cnn"),
 }
 DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
+ADDED = ("client",)  # parts that older versions did not have: at their default they do not count in a hash
 # Options that stay when another part is named: they say what the place is, not how its devices are linked
 KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle")}
 PLACE = ("engine", "checkpoint")  # tables that say where and how a run is made, not what comes of it
@@ -66,7 +71,7 @@ OLD_GRAPH: Table = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Config:
     """A whole experiment."""
 
@@ -83,12 +88,14 @@ class Config:
     sparsifier: Any = None
     late: Lateness = Lateness()
     aggregator: Any = None
+    client: Any = None
     evaluation: Evaluation = Evaluation()
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
     guard: Guard = Guard()
     privacy: Privacy = Privacy()
+    participation: Participation = Participation()
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
@@ -116,28 +123,97 @@ class Config:
         """The resolved experiment as TOML."""
         return tomli_w.dumps(self.table())
 
+    def __repr__(self) -> str:
+        changed = ", ".join(f"{key}={said(value)}" for key, value in _flat(self.table(changed=True)))
+        return lines_of(f"Config {self.hash()}: {self.rounds} rounds, seed {self.seed}", f"  {changed}")
+
+
+def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of a table and what they stand for; the name of a part stands for its table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield (path.removesuffix(".") if key == "name" else f"{path}{key}"), value
+
 
 def hash_of(counted: Table) -> str:
     """The hash of an experiment, from the table of the keys that count; see `Config.hash`."""
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def load(path: str | Path | None, overrides: Iterable[str] = (), trust_code: bool = False) -> Config:
-    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides.
+def load(
+    path: str | Path | None, overrides: Iterable[str] | Mapping[str, Any] = (), trust_code: bool = False
+) -> Config:
+    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides; in Python, a table of them.
 
     A file that names code as module:Class is refused unless its reader says `trust_code`, or has said --trust-code of
     this very file before. Code that an override names needs no such word: whoever gives it has written it.
     """
     content = b"" if path is None else _content(Path(path))
-    table = _parsed_file(path, content)
-    # Names first, outer before inner: another name clears the options of the part that it replaces
-    changes = [_parsed(text) for text in overrides]
-    for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
-        _override(table, steps, value)
+    changes = _changes(overrides)
+    table = _changed(_parsed_file(path, content), changes)
     typed = {name for steps, value in changes for name in code_in({steps[-1]: value})}
     if path is not None and not trust_code:
         check_trusted(Path(path), content, code_in(table) - typed)
     return from_table(table)
+
+
+def changed(config: Config, overrides: Iterable[str]) -> Config:
+    """The same experiment with `dotted.key=value` overrides.
+
+    >>> changed(load(None), ["training.learning_rate=0.5"]).training.learning_rate
+    0.5
+    """
+    return from_table(_changed(config.table(), _changes(overrides)))
+
+
+def config_of(
+    given: Config | Mapping[str, Any] | str | Path | None, changes: Mapping[str, Any], trust_code: bool = False
+) -> Config:
+    """The experiment of a config, a table or a file (None: all defaults), with some keys changed.
+
+    A change names a key of the experiment, with dots for one inside a table; a table of changes changes only the keys
+    that it has. As on the command line, another name of a part clears the options of the part that it replaces.
+
+    >>> config_of({"rounds": 5}, {"seed": 3, "aggregator": {"filter": {"mu": 10}}, "engine.workers": 1}).seed
+    3
+    """
+    if given is None or isinstance(given, str | Path):
+        return load(given, changes, trust_code)
+    if isinstance(given, Config) and not changes:
+        return given
+    if not isinstance(given, Config | Mapping):
+        raise ValueError(f"config must be a Config, a table or the path of a file, got {type(given).__name__}")
+    table = given.table() if isinstance(given, Config) else copy.deepcopy(dict(given))
+    return from_table(_changed(table, _changes(changes)))
+
+
+def _changes(overrides: Iterable[str] | Mapping[str, Any]) -> list[tuple[list[str], Any]]:
+    """Overrides as the steps of a key and its value, each."""
+    if isinstance(overrides, Mapping):
+        return [step for key, value in overrides.items() for step in _steps(key.split("."), value)]
+    return [parsed(text) for text in overrides]
+
+
+def _steps(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:
+    """A change as the changes of single keys; the name of a part may stand for its table."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _steps([*path, str(key)], inner)
+    else:
+        yield ([*path, "name"] if _names_a_part(path, value) else path), value
+
+
+def _names_a_part(path: Sequence[str], value: Any) -> bool:
+    return path[-1] in NAMED and (len(path) == 1 or path[-1] == "filter") and isinstance(value, str)
+
+
+def _changed(table: Table, changes: Iterable[tuple[list[str], Any]]) -> Table:
+    """The table with some keys changed. Names first, outer before inner: another clears the options of the old part."""
+    for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
+        _override(table, steps, value)
+    return table
 
 
 def load_begun(path: Path, config: Config) -> Config:
@@ -154,7 +230,20 @@ def _content(path: Path) -> bytes:
     except FileNotFoundError:
         raise ValueError(f"no experiment file {path}") from None
     except OSError as error:
+        if path.is_dir():
+            raise ValueError(_folder_given(path)) from None
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _folder_given(path: Path) -> str:
+    """What to name instead of a folder where an experiment file belongs."""
+    if (path / "config.toml").exists():
+        return (
+            f"{path} is the folder of a run. To go on with it: fedfilt run {path}/config.toml --out {path} --resume; "
+            f"to see it: fedfilt report {path}; to run it again: fedfilt run {path}/config.toml --out NEW_FOLDER"
+        )
+    found = sorted(one.name for one in path.glob("*.toml"))[:5]
+    return f"{path} is a folder; name an experiment file" + (f" in it, such as {', '.join(found)}" if found else "")
 
 
 def _parsed_file(path: str | Path | None, content: bytes) -> Table:
@@ -170,24 +259,31 @@ def from_table(table: Mapping[str, Any]) -> Config:
     return typing.cast(Config, _made(Config, filled, ""))
 
 
-def _parsed(text: str) -> tuple[list[str], Any]:
+def parsed(text: str) -> tuple[list[str], Any]:
     """The steps of an override's key and its value; part=name is part.name=name.
 
-    >>> _parsed("training.learning_rate=.1"), _parsed("engine=flower")
+    >>> parsed("training.learning_rate=.1"), parsed("engine=flower")
     ((['training', 'learning_rate'], 0.1), (['engine', 'name'], 'flower'))
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ValueError(f"an override must be key=value, such as training.learning_rate=0.1, got {text!r}")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-        if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", parsed):  # .1 and 1., which TOML does not have
-            parsed = float(parsed)
+    found = parsed_value(value)
     path = key.strip().split(".")
-    names = path[-1] in NAMED and (len(path) == 1 or path[-1] == "filter") and isinstance(parsed, str)
-    return [*path, "name"] if names else path, parsed
+    return [*path, "name"] if _names_a_part(path, found) else path, found
+
+
+def parsed_value(text: str) -> Any:
+    """A value as it is written on a command line: TOML, or a word.
+
+    >>> parsed_value("1e-3"), parsed_value(".1"), parsed_value("flower")
+    (0.001, 0.1, 'flower')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        word = text.strip()
+        return float(word) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", word) else word  # .1 and 1., which TOML has not
 
 
 def _override(table: Table, path: Sequence[str], value: Any) -> None:
@@ -331,6 +427,12 @@ def _options(kind: type) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in names}
 
 
+def lists_of(kind: type) -> dict[str, Any]:
+    """Options of a part that are lists, with the types of what is in them."""
+    hints = {name: hint for name, hint in _options(kind).items() if typing.get_origin(hint) is tuple}
+    return {name: typing.get_args(hint)[0] for name, hint in hints.items()}
+
+
 def _fits(value: Any, hint: Any) -> bool:
     origin = typing.get_origin(hint)
     if hint is Any or hint is inspect.Parameter.empty:
@@ -381,7 +483,9 @@ def _table_of(value: Any, part: str = "", only_changed: bool = False) -> Any:
             is_part = name in PARTS and hint in (Any, Response)
             if inner is None or (only_changed and not is_part and inner == defaults[name]):
                 continue
-            table[name] = _table_of(inner, name if is_part else "", only_changed)
+            made = _table_of(inner, name if is_part else "", only_changed)
+            if not (only_changed and name in ADDED and made == {"name": DEFAULTS[name]}):
+                table[name] = made
         return head | table
     if part:
         return head

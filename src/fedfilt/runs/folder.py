@@ -26,7 +26,9 @@ def check_folder(folder: Path, config: Config, resume: bool) -> None:
     """Refuse to write into what is not a folder of this run, before anything in it is touched."""
     if (folder / "config.toml").exists():
         if not resume:
-            raise ValueError(f"{folder} holds a run already; go on with --resume or choose another --out")
+            raise ValueError(
+                f"{folder} holds a run already; go on with --resume (resume=True), or choose another --out"
+            )
         check_same(config, folder / "config.toml")
     elif folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose a folder with --out")
@@ -40,13 +42,19 @@ def _others(folder: Path) -> list[Path]:
 
 
 def check_same(config: Config, old: Path) -> None:
-    """Refuse to go on with another experiment than the one of the folder; new events may have been added at the end.
+    """Refuse to go on with another experiment than the one of the folder; it may have more rounds, or more events.
 
-    Whether they are of rounds that are still to come is seen when the checkpoint is read.
+    Whether new events are of rounds that are still to come is seen when the checkpoint is read.
     """
     before = load_begun(old, config)
     config = as_begun(config, old)
-    if before.hash() == replace(config, events=config.events[: len(before.events)]).hash():
+    rounds = min(before.rounds, config.rounds)
+    if before.hash() == replace(config, events=config.events[: len(before.events)], rounds=rounds).hash():
+        if rounds < config.rounds and config.privacy.epsilon:
+            raise ValueError(
+                f"{old.parent} has spent privacy.epsilon = {config.privacy.epsilon:g} on {rounds} rounds; "
+                f"{config.rounds} need more noise from the first round on: choose another --out"
+            )
         return
     was, now = _flat(before.table()), _flat(config.table())
     changes = [f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in was | now if was.get(key) != now.get(key)]
@@ -81,6 +89,7 @@ def _flat(table: Table, path: str = "") -> Table:
 
 def environment(run: Run) -> Table:
     """Versions, machine and hashes of a run."""
+    trace = getattr(run.script, "trace", None)
     return {
         "fedfilt": __version__,
         "python": sys.version.split()[0],
@@ -95,14 +104,15 @@ def environment(run: Run) -> Table:
         "partition_hash": run.data.hash,
         "graph_hash": run.begun.hash,
         "devices_hash": run.begun_hardware.hash,
+        **({} if trace is None else {"trace_hash": trace.hash}),
     }
 
 
 def check_environment(folder: Path, now: Table) -> None:
     """Refuse another graph, partition or hardware than before; warn of another version of what computes."""
     before = read_json(folder / "environment.json")
-    for what in ("graph", "partition", "devices"):
-        if before.get(f"{what}_hash") != now[f"{what}_hash"]:
+    for what in ("graph", "partition", "devices", "trace"):
+        if before.get(f"{what}_hash") != now.get(f"{what}_hash"):
             raise ValueError(f"{folder} was run with another {what} (its file has changed); choose another --out")
     changed = [
         f"{key} {before.get(key)} -> {now[key]}"
@@ -126,14 +136,14 @@ def secret_seed(path: Path) -> int:
 
 
 def devices_csv(run: Run, tests: dict[str, Any]) -> str:
-    """The table devices.csv: room, samples, labels (as far as they are known here) and accuracies of every device."""
-    table = io.StringIO()
+    """The table devices.csv: room, samples, labels (as far as they are known here) and scores of every device."""
+    table, metric = io.StringIO(), run.trainer.goal.metric.key
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["device", "room", "samples", "labels", "local_accuracy", "global_accuracy"])
+    writer.writerow(["device", "room", "samples", "labels", f"local_{metric}", f"global_{metric}"])
     rooms = [""] * run.graph.count if run.graph.rooms is None else run.graph.rooms.tolist()
     for device in range(run.graph.count):
         counts = run.data.label_counts[device]
-        labels = " ".join(f"{label}:{number}" for label, number in enumerate(counts) if number)
+        labels = " ".join(f"{label}:{number}" for label, number in enumerate(counts) if number and run.data.labelled)
         held = "" if run.data.elsewhere else int(counts.sum())
         scores = [tests[name]["devices"][device] if name in tests else "" for name in ("local", "global")]
         writer.writerow([device, rooms[device], held, labels, *scores])

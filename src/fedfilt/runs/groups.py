@@ -1,14 +1,21 @@
 """Which runs belong together: the seeds of one experiment and rule, and how far each has come."""
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from fedfilt.runs.config import PLACE
+from fedfilt.runs.names import besides, looks
 from fedfilt.runs.records import Records
+from fedfilt.runs.rules import Look
+
+SEED = re.compile(r"seed-\d+")  # the folder of a run in a comparison
 
 
 def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
-    """Runs that differ in nothing but the seed, by a name: the rule; with a folder where that is not enough."""
+    """Runs that differ in nothing but the seed, by their label; with a folder where that is not enough."""
     alike: dict[str, list[Records]] = {}
     for run in runs:
         table = {key: value for key, value in run.resolved.items() if key not in ("seed", *PLACE)}
@@ -16,19 +23,53 @@ def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
         if any(run.seed == other.seed for other in alike.get(key, [])):
             key += str(run.folder)  # the same run again is not another seed
         alike.setdefault(key, []).append(run)
-    rules = [found[0].rule for found in alike.values()]
-    names = [
-        rule if rules.count(rule) == 1 else f"{rule} ({found[0].folder.parent if len(found) > 1 else found[0].folder})"
-        for rule, found in zip(rules, alike.values(), strict=True)
+    names = [found[0].label for found in alike.values()]
+    unlike = [
+        name if names.count(name) == 1 else f"{name} ({found[0].folder.parent if len(found) > 1 else found[0].folder})"
+        for name, found in zip(names, alike.values(), strict=True)
     ]
-    return dict(zip(names, alike.values(), strict=True))
+    return dict(zip(unlike, alike.values(), strict=True))
 
 
-def differences(runs: Iterable[Records]) -> list[str]:
-    """In which parts of their configs runs differ, other than the rule and the seed: what makes comparing them odd."""
-    tables = [run.resolved for run in runs]
-    keys = {key for table in tables for key in table} - {"aggregator", "seed", *PLACE}
-    return sorted(key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables))
+def looks_of(alike: Mapping[str, Sequence[Records]]) -> dict[str, Look]:
+    """The looks of groups, or others where two have one: they may be of experiments that were not seen together."""
+    own = {name: group[0].look for name, group in alike.items()}
+    if len({found.colour for found in own.values()}) == len(own):
+        return own
+    return looks({name: group[0].rule for name, group in alike.items()})
+
+
+def experiments(runs: Iterable[Records]) -> dict[str, list[Records]]:
+    """Runs by the name of their experiment, the newest first: the folder of a comparison, or a run with its seeds."""
+    found: dict[Path, list[Records]] = {}
+    for run in runs:
+        found.setdefault(_experiment(run), []).append(run)
+    newest = sorted(found, key=lambda place: max(run.changed for run in found[place]), reverse=True)
+    names = [place.name for place in newest]
+    return {place.name if names.count(place.name) == 1 else str(place): found[place] for place in newest}
+
+
+def _experiment(run: Records) -> Path:
+    """The folder above those of the seed, the rule and the values of a sweep; runs/NAME-seed-3 is of runs/NAME."""
+    place = run.folder
+    if not SEED.fullmatch(place.name):
+        return place.with_name(re.sub(r"(?<=.)-seed-\d+$", "", place.name)) if place.name else place
+    while place.name == run.rule or "=" in place.name or SEED.fullmatch(place.name):
+        place = place.parent
+    return place
+
+
+def differences(runs: Iterable[Records]) -> dict[str, list[Any]]:
+    """The keys in which the configs of runs differ, other than the rule and the seed, with the value of each run."""
+    return besides([run.resolved for run in runs])
+
+
+def crossed(runs: Sequence[Records]) -> bool:
+    """Whether every rule has been run with every combination of the keys that differ, as in a sweep."""
+    found = differences(runs)
+    combinations = [json.dumps(values, default=str) for values in zip(*found.values(), strict=True)]
+    pairs = {(run.rule, one) for run, one in zip(runs, combinations, strict=True)} if found else set()
+    return len(pairs) == len({run.rule for run in runs}) * len(set(combinations))
 
 
 def furthest(runs: Sequence[Records], test: str) -> list[Records]:

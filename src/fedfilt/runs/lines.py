@@ -15,14 +15,18 @@ from fedfilt.rounds.types import Record
 if TYPE_CHECKING:  # readers of lines need no torch
     from fedfilt.runs.build import Run
 
-TESTS = ("local", "global")
+MAIN = ("local", "global")  # tests by which methods are judged
+TESTS = (*MAIN, "validation")
 COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
 NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fraction", "density")
 COUNTS = ("bytes", "samples", "epochs")
 MOST_DEVICES = 250_000  # of whom a line may speak
 MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl, where a run goes on
+MOST_NAME = 60  # characters of the name of a score
 SPENT = ("epsilon", "delta", "noise")
-LISTS = ("late", "rejected", "joined", "left", "moved", "away")  # of devices
+# What the result keeps of a test; the paper's are of labels, a name and other scores of what is not the accuracy
+KEPT = ("mean", "std", "worst", "worst_device", "metric", "lower", "scores", "I_1", "I_2", "I_3", "I_4")
+LISTS = ("late", "rejected", "joined", "left", "moved", "away", "drawn")  # of devices
 
 
 def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
@@ -39,14 +43,18 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
         line["events"] = [{"what": what, "device": device, **details} for _, device, what, details in record.events]
     if run.events is not None:
         line["away"] = list(record.away)
+    if record.drawn is not None:
+        line["drawn"] = list(record.drawn)
     if run.config.privacy.noisy:
         line["privacy"] = _spent(run, record, before)
+    if record.kept is not None:
+        line["kept_bytes"] = record.kept.tolist()
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
         tests = getattr(record, name)
         if tests is not None:
-            line[name] = summary(tests, run.data)
+            line[name] = summary(tests, run.data, run.trainer.goal)
     return line
 
 
@@ -143,18 +151,21 @@ def brief(line: Table) -> Table:
 
 
 def result_of(played: list[Table]) -> Table:
-    """Of all lines: last and best round by mean accuracy, local and global, and totals of simulated costs."""
+    """Of all lines: last and best round by mean score, local and global, and totals of simulated costs."""
     result: Table = {}
     tested = [line for line in played if "mixed" in line]
-    for test in ("local", "global"):
+    for test in TESTS:
         found = [line for line in tested if test in line["mixed"]]
         if found:
-            best = max(found, key=lambda line: line["mixed"][test]["mean"])
             last = found[-1]
-            keep = ("mean", "std", "worst", "worst_device", "I_1", "I_2", "I_3", "I_4")
+            lower = last["mixed"][test].get("lower", False)
+            best = (min if lower else max)(found, key=lambda line: line["mixed"][test]["mean"])
             result[test] = {
-                "last": {"round": last["round"], **{key: last["mixed"][test][key] for key in keep}},
-                "best": {"round": best["round"], **{key: best["mixed"][test][key] for key in keep}},
+                name: {
+                    "round": line["round"],
+                    **{key: line["mixed"][test][key] for key in KEPT if key in line["mixed"][test]},
+                }
+                for name, line in (("last", last), ("best", best))
             }
     if played and "privacy" in played[-1]:
         result["privacy"] = {key: played[-1]["privacy"][key] for key in SPENT}
@@ -214,8 +225,13 @@ def _columns(columns: Table) -> None:
 
 
 def _test(found: Table) -> None:
-    """Accuracies of a test."""
+    """Scores of a test."""
     _need(_number(found.get("mean")), "mean must be a number")
+    metric = found.get("metric", "")
+    word = isinstance(metric, str) and len(metric) <= MOST_NAME and (not metric or metric.isidentifier())
+    _need(word, "metric must be the name of a score")
+    _need(found.get("lower") in (None, False, True), "lower must be true or false")
+    _need(all(map(_number, _table(found.get("scores"), "scores").values())), "scores must be numbers")
     for key in ("std", "worst"):
         _need(found.get(key) is None or _number(found[key]), f"{key} must be a number")
     devices = found.get("devices")

@@ -2,18 +2,22 @@
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import tomli_w
 from safetensors.numpy import save as save_tensors
 
-from fedfilt._files import STOP, locked, write_atomically
-from fedfilt._types import Table
+from fedfilt._files import FULL, STOP, locked, write_atomically
+from fedfilt._types import Array, Table
 from fedfilt.graph.serial import graph_json
 from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Engine, State
 from fedfilt.runs import checkpoint
 from fedfilt.runs.build import Run
+from fedfilt.runs.config import hash_of, load_begun
 from fedfilt.runs.folder import (
     as_begun,
     check_environment,
@@ -36,15 +40,19 @@ def play_in_folder(
 ) -> Generator[Table, None, None]:
     """Play a run in its folder and give each round's line; the folder is complete when this ends.
 
-    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none; a
-    finished run is left as it is. An `engine` that is running already with the same data, model and seed may be given.
+    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none. A
+    finished run is left as it is, unless it is to have more rounds: then it goes on from its last. An `engine` that is
+    running already with the same data, model and seed may be given.
     """
     if engine is None:
         run.check_here()
     check_folder(folder, run.config, resume)
     config = run.config = as_begun(run.config, folder / "config.toml")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    simulated = config.engine.name == "flower" and engine is None
+    run.simulated = folder / "checkpoint" / "devices" if simulated else None
+    every = 1 if simulated else config.checkpoint.every  # what a device may forget must be safe with the server
+    with _room(folder), locked(folder):
         real = run.config.engine.name == "flower" and engine is not None  # what real devices do is done once
         run.learn_graph(engine if real else None, folder / "checkpoint" / "first_updates.safetensors" if real else None)
         state, played = _begin(run, folder)
@@ -62,7 +70,7 @@ def play_in_folder(
                 log.flush()
                 nobody = state.round == config.rounds and _idle(played, line)
                 stop = (folder / STOP).exists() and state.round < config.rounds
-                if not nobody and (state.round % config.checkpoint.every == 0 or state.round == config.rounds or stop):
+                if not nobody and (state.round % every == 0 or state.round == config.rounds or stop):
                     os.fsync(log.fileno())  # the log must not fall behind the checkpoint
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
@@ -71,14 +79,31 @@ def play_in_folder(
                 if stop:
                     (folder / STOP).unlink(missing_ok=True)
                     raise Stopped(f"{folder} was asked to stop after round {state.round}")
-        _finish(run, folder, state, played)
+            models = run.decided(state, experiment.engine)
+        _finish(run, folder, state, models, played, config.hash())
+
+
+@contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    """Say of a disk that is full what could not be written, and what was kept."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        last = checkpoint.round_of(folder / "checkpoint" / "state.safetensors")
+        kept = f"{folder} is kept up to round {last}" if last else f"no round of {folder} was kept"
+        raise ValueError(
+            f"no room to write {error.filename or folder / 'metrics.jsonl'} ({error.strerror}); {kept}. When there is "
+            "room, go on with --resume"
+        ) from error
 
 
 def _idle(played: list[Table], last: Table) -> str:
     """In words, that nobody trained in the last round, since when, and why; nothing if somebody did."""
-    if last["samples"]:
-        return ""
     before = next((line["round"] for line in reversed(played) if line.get("samples")), 0)
+    if last["samples"] or (before and last.get("drawn") == []):
+        return ""
     why = next(iter(last.get("absent", {}).values()), "nobody was asked to")
     return f"no device trained since round {before} ({why}); go on with --resume when that is solved"
 
@@ -87,20 +112,25 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
     """(the state to go on from, the lines of the rounds that led to it, in brief)."""
     config, saved = run.config, folder / "checkpoint" / "state.safetensors"
     own, machine = folder / "config.toml", folder / "environment.json"
+    now, rounds = environment(run), config.rounds
     if own.exists():
         check_same(config, own)
-    write_atomically(own, config.toml().encode())  # first of all: what has one can be resumed
-    now = environment(run)
+        rounds = load_begun(own, config).rounds
     if machine.exists():
         check_environment(folder, now)
-    else:
+    state = _saved(run, saved, rounds) if saved.exists() else run.start()
+    if rounds < config.rounds:  # before config.toml says so: killed in between, the run can still go on
+        if saved.exists():
+            checkpoint.save_state(saved, state, config.hash())
+        (folder / "result.json").unlink(missing_ok=True)  # it is that of a shorter run
+    write_atomically(own, config.toml().encode())  # what has one can be resumed
+    if not machine.exists():
         write_atomically(machine, json.dumps(now, indent=1).encode())
     write_atomically(folder / "partition.json", run.data.to_json().encode())
     if (graph := graph_json(run.graph)) is not None:
         write_atomically(folder / "graph.json", graph.encode())
     (folder / STOP).unlink(missing_ok=True)  # meant for a run that has ended since
     (folder / "checkpoint").mkdir(exist_ok=True)
-    state = _saved(run, saved) if saved.exists() else run.start()
     kept = [of_devices(line, run.graph.count) for line in read_lines(folder) if line["round"] <= state.round]
     if len(kept) != state.round:
         raise ValueError(f"{folder}/metrics.jsonl lacks rounds before the checkpoint at {state.round}; start again")
@@ -109,10 +139,11 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
     return state, [brief(line) for line in kept]
 
 
-def _saved(run: Run, path: Path) -> State:
-    """The state of a checkpoint, if all events added since are of rounds that it has not played."""
-    versions = earlier(run.config)
+def _saved(run: Run, path: Path, rounds: int) -> State:
+    """The state of a checkpoint of a run of so many rounds, if all events added since are of later ones."""
+    versions = earlier(replace(run.config, rounds=rounds)) | earlier(run.config)
     state, wrote = checkpoint.load_state(path, versions, run.start())
+    _check_kept(run, state, path)
     before = versions.get(wrote, run.config)
     for event in run.config.events[len(before.events) :]:
         if event.round <= state.round:
@@ -120,16 +151,50 @@ def _saved(run: Run, path: Path) -> State:
     return state
 
 
-def _finish(run: Run, folder: Path, state: State, played: list[Table]) -> None:
+def keep(run: Run, folder: Path, state: State, models: Array, lines: list[Table], table: Table) -> None:
+    """Write down a run that was played without a folder, as if in one: to be read and shown, not to be resumed.
+
+    `table` is what its config.toml says; `lines` are those of all its rounds.
+    """
+    check_folder(folder, run.config, resume=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        machine = environment(run) | {"config_hash": hash_of(table)}
+        write_atomically(folder / "environment.json", json.dumps(machine, indent=1).encode())
+        write_atomically(folder / "partition.json", run.data.to_json().encode())
+        if (graph := graph_json(run.graph)) is not None:
+            write_atomically(folder / "graph.json", graph.encode())
+        tell(folder, lines, table)
+        _finish(run, folder, state, models, [brief(line) for line in lines], hash_of(table))
+
+
+def tell(folder: Path, lines: list[Table], table: Table) -> None:
+    """Write what `Records` needs to read a run: its config and its rounds."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    write_atomically(folder / "metrics.jsonl", text.encode())
+    write_atomically(folder / "config.toml", tomli_w.dumps(table).encode())
+
+
+def _check_kept(run: Run, state: State, path: Path) -> None:
+    """Refuse to go on without what clients keep: over Flower it is on the devices, else in the checkpoint."""
+    keeps = hasattr(run.config.client, "start") or run.config.training.optimizer_state == "kept"
+    trained = state.accepted is not None and state.accepted.any()
+    over_flower = run.config.engine.name == "flower"
+    if keeps and trained and bool(state.clients) == over_flower:
+        where, name = ("in the checkpoint", "local") if over_flower else ("on the devices", "flower")
+        raise ValueError(f"{path.parent.parent}: what its clients keep is {where}; go on with engine.name = {name!r}")
+
+
+def _finish(run: Run, folder: Path, state: State, models: Array, played: list[Table], config_hash: str) -> None:
     tested = [line for line in played if "mixed" in line]
     write_atomically(folder / "devices.csv", devices_csv(run, tested[-1]["mixed"] if tested else {}).encode())
     if not run.sealed:
         (folder / "models").mkdir(exist_ok=True)
-        for device, row in enumerate(state.models):
+        for device, row in enumerate(models):
             tensors = save_tensors(run.layout.tensors(row))
             write_atomically(folder / "models" / f"device-{device:03d}.safetensors", tensors)
     result = result_of(played)
     seconds = round(sum(line["seconds"] for line in played), 2)
-    result |= {"config_hash": run.config.hash(), "seed": run.config.seed, "wall_seconds": seconds}
+    result |= {"config_hash": config_hash, "seed": run.config.seed, "wall_seconds": seconds}
     result["masked_sha256" if run.sealed else "models_sha256"] = checkpoint.models_hash(state.models)
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())

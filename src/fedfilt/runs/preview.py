@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedfilt.rounds.participation import Drawing
 from fedfilt.runs.build import Run
 from fedfilt.system.hardware import heterogeneity
 
@@ -14,7 +15,10 @@ def first_round(run: Run) -> dict[str, Any]:
     """What the scheduler plans for the first round: per device settings, seconds, joules, outcome."""
     size = run.update_bytes
     now = run.hardware.at(run.config.seed, 1)
-    schedule = run.config.scheduler(now, size)
+    scheduler = run.config.scheduler
+    if isinstance(run.script, Drawing):
+        scheduler = run.script.asked(scheduler, run.config.seed, 1, now.samples)[1]
+    schedule = scheduler(now, size)
     devices = []
     for i, plan in enumerate(schedule.plans):
         band = plan.bandwidth_hz or now.bandwidth_hz[i]

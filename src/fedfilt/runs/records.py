@@ -6,6 +6,7 @@ is missing or damaged becomes a note in plain words, and the next `refresh` sees
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -15,6 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from fedfilt import _parts
+from fedfilt._brief import lines_of
 from fedfilt._files import STOP, in_use, regular
 from fedfilt._reading import MOST_TOML, json_of, read, read_json, toml_of
 from fedfilt._trust import code_in
@@ -22,12 +25,17 @@ from fedfilt._types import Array, Table
 from fedfilt._version import __version__
 from fedfilt.graph import Graph
 from fedfilt.graph.serial import graph_of
+from fedfilt.rounds.participation import UNASKED
 from fedfilt.rounds.timeline import Event, Moment, Timeline
 from fedfilt.rounds.types import Happening
 from fedfilt.runs.config import current, graph_table
+from fedfilt.runs.history import frame_of, rows_of
 from fedfilt.runs.lines import SPENT, TESTS, checked
-from fedfilt.runs.rules import rule_name, rule_order
+from fedfilt.runs.names import labels, looks, rising
+from fedfilt.runs.rules import Look, look, rule_name, rule_order
 from fedfilt.system.orders import whole
+from fedfilt.training.goal import ACCURACY, Metric
+from fedfilt.training.goal import named as metric_named
 
 LOG = "metrics.jsonl"
 TAIL = 200  # bytes by which a file is known again
@@ -36,7 +44,7 @@ MOST_ROUNDS, MOST_BYTES = 200_000, 200 << 20  # lines of metrics.jsonl that are 
 MOST_EVENTS = 100_000  # that are shown
 MOST_DRAWN = 1500  # devices of a graph that is made again from a config
 MOST_SCRIPT, MOST_STEPS = 5000, 2_000_000  # events that are replayed, and those times devices
-DEPTH = 3  # folders in folders in which runs are looked for
+DEPTH = 4  # folders in folders in which runs are looked for: NAME, of a sweep, RULE, seed-N
 MOST_FOLDERS = 20_000  # that are looked into
 # Lists of devices in a line of metrics.jsonl, and what has happened to those devices
 LISTED = {"late": "late", "rejected": "reject", "joined": "join", "left": "leave", "moved": "move"}
@@ -51,6 +59,8 @@ class Records:
     def __init__(self, folder: str | Path, name: str = "") -> None:
         self.folder = Path(folder)
         self.name = name or self.folder.name
+        self._label = ""  # this and the look as `named` found them among other runs
+        self._look: Look | None = None
         self.version = 0  # rises with every change
         self._lock = threading.RLock()
         self._stamps: dict[str, Any] = {}
@@ -116,7 +126,9 @@ class Records:
         self._tail = b""  # the last bytes before the offset
         self._inode: int | None = None
 
-        self._training: set[int] = set()  # devices that took part in the last round
+        self._training: set[int] = (
+            set()
+        )  # devices that took part in the last round, or would have if they had been drawn
 
     def _read_log(self) -> bool:
         """Read the lines that are complete; one that is being written waits for the next time."""
@@ -177,6 +189,7 @@ class Records:
                 found = (line.get(stage) or {}).get(test)
                 if found:
                     small = {k: v for k, v in found.items() if isinstance(v, int | float)}
+                    small |= {key: found[key] for key in ("metric", "scores") if found.get(key)}
                     accuracies = [np.nan if v is None else v for v in found.get("devices", [])]
                     kept.setdefault(stage, {})[test] = {**small, "devices": np.array(accuracies, np.float32)}
         self.events += self._events(line, devices)[: MOST_EVENTS - len(self.events)]
@@ -198,8 +211,8 @@ class Records:
             what = "reject" if str(why).startswith("refused") else "absent"
             found.append(Happening(number, int(device), what, {"why": str(why)[:200]}))
         if epochs := columns.get("epochs"):
-            now = {device for device, count in enumerate(epochs) if count}
             outcomes = columns.get("outcome") or [""] * len(epochs)
+            now = {device for device, count in enumerate(epochs) if count or outcomes[device] in UNASKED}
             before = self._training or now  # in the first round, all that are left out of it
             away = set(line.get("away") or [])  # its own events say so
             for device in sorted((before if self.rounds else set(range(len(epochs)))) - now - away):
@@ -262,6 +275,33 @@ class Records:
     def rule(self) -> str:
         """Name of the aggregation rule as `fedfilt compare` has it: fedavg, local, mu=10, ..."""
         return rule_name(self.config)
+
+    @property
+    def label(self) -> str:
+        """The rule, with the values of keys by which it differs from the runs beside it: the same for all seeds."""
+        return self._label or self.rule
+
+    @property
+    def look(self) -> Look:
+        """Colour, dash and mark in every figure, unlike those of the runs beside it."""
+        return self._look or look(self.rule)
+
+    @property
+    def changed(self) -> float:
+        """When the run last wrote a round, or was begun: seconds since 1970, 0 if neither has happened."""
+        return max(self._touched(name) for name in (LOG, "config.toml"))
+
+    def _touched(self, name: str) -> float:
+        try:
+            return (self.folder / name).lstat().st_mtime
+        except OSError:
+            return 0.0
+
+    @property
+    def real_time(self) -> bool:
+        """Whether seconds are those of real devices, not simulated ones."""
+        engine = self.config.get("engine")
+        return isinstance(engine, dict) and engine.get("real_time") is True
 
     @property
     def count(self) -> int:
@@ -365,14 +405,22 @@ class Records:
         found = (self.line(number).get("time") or {}).get("devices") or {}
         return {key: column for key, column in found.items() if column is not None}
 
-    def tested(self, test: str, until: int | None = None) -> list[Table]:
-        """The rounds in which models were tested, up to a round."""
-        return [r for r in self.rounds if test in r.get("mixed", {}) and (until is None or r["round"] <= until)]
+    def tested(self, test: str, until: int | None = None, stage: str = "mixed") -> list[Table]:
+        """The rounds in which models were tested, up to a round; as mixed, or as "trained" on the devices' own data."""
+        return [r for r in self.rounds if test in r.get(stage, {}) and (until is None or r["round"] <= until)]
 
     def accuracies(self, test: str, until: int | None = None) -> Array | None:
-        """Accuracy (K,) of every device at the last test up to a round."""
+        """Accuracy, or another score (see `metric`), of every device (K,) at the last test up to a round."""
         found = self.tested(test, until)
         return found[-1]["mixed"][test]["devices"] if found else None
+
+    @property
+    def metric(self) -> Metric:
+        """The score that its tests have; the accuracy if nothing says otherwise."""
+        for line in reversed(self.rounds):
+            for test in line.get("mixed", {}).values():
+                return metric_named(test["metric"], bool(test.get("lower"))) if "metric" in test else ACCURACY
+        return ACCURACY
 
     def spent(self, key: str) -> Array:
         """Simulated latency, joules or bytes used up to and including each round."""
@@ -395,6 +443,37 @@ class Records:
         absent += [*(line.get("away") or []), *map(int, line.get("absent") or {})]
         used[[d for d in absent if isinstance(d, int) and 0 <= d < len(used)]] = 0
         return used
+
+    # --- for people ---------------------------------------------------------------------------------------------
+
+    def history(self, devices: bool = False) -> Any:
+        """The rounds as a data frame of pandas (or polars): a row per round; with `devices`, per test and device.
+
+        Columns: round, seconds, loss, samples; of tested rounds local_mean, local_std, local_worst, ... and the same
+        for global; latency, joules, bytes, ...; see `fedfilt.runs.history.rows_of`.
+        """
+        return frame_of(rows_of(self.rounds, devices))
+
+    def plot(self, test: str = "local", against: str = "rounds") -> Any:
+        """Mean accuracy over devices on the "local" or "global" test, as a Plotly figure.
+
+        It stands `against` "rounds", simulated "seconds", "joules" or "bytes".
+        """
+        return _parts.figure("accuracy")([self], test, against)
+
+    def __repr__(self) -> str:
+        last = self.rounds[-1]["round"] if self.rounds else 0
+        scores = []
+        for test in TESTS:
+            for line in self.tested(test)[-1:]:
+                found = line["mixed"][test]
+                scores.append(f"{test} test {found['mean']:.4g} (worst device {found.get('worst', np.nan):.4g})")
+        return lines_of(
+            f"Records of {self.folder}: {self.status}, round {last} of {self.planned}, "
+            f"{self.count} devices, rule {self.rule}, seed {self.seed}",
+            f"  last tests, mean over devices: {', '.join(scores) or 'none yet'}",
+            *(f"  {note}" for note in self.notes),
+        )
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Records]:
@@ -430,12 +509,24 @@ def _folders_in(path: Path) -> list[Path]:
 
 
 def named(runs: list[Records]) -> list[Records]:
-    """Name runs by rule, with the seed or the folder where that does not tell them apart, and order them."""
-    several = len({run.seed for run in runs if run.config}) > 1
-    names = [(run.rule + (f" seed {run.seed}" if several else "")) if run.config else run.folder.name for run in runs]
-    for name, run in zip(names, runs, strict=True):
-        run.name = f"{name} ({run.folder})" if names.count(name) > 1 else name
-    return sorted(runs, key=lambda run: (run.seed, rule_order(run.rule), str(run.folder)))
+    """Name runs so that they can be told apart, give each its look, and order them.
+
+    A name is the rule with the values of the keys that differ, and the seed or the folder where that is not enough.
+    """
+    known = [run for run in runs if run.config]
+    several = len({run.seed for run in known}) > 1
+    for run, label in zip(known, labels([(run.rule, run.resolved) for run in known]), strict=True):
+        run._label = label
+        run.name = f"{label} seed {run.seed}" if several else label
+    again = Counter(run.name for run in known)
+    for run in known:
+        if again[run.name] > 1:
+            run.name = f"{run.name} ({run.folder})"
+    in_order = sorted(runs, key=lambda run: (rule_order(run.rule), rising(run.label), str(run.folder)))
+    shown = looks({run.label: run.rule for run in in_order if run.config})
+    for run in known:
+        run._look = shown[run.label]
+    return sorted(in_order, key=lambda run: run.seed)
 
 
 def _told(number: int, event: Any) -> Iterator[Happening]:

@@ -1,12 +1,17 @@
-"""Aggregation rules by name: how a rule is called, read, put in order, made and coloured, everywhere.
+"""Rules by name: how a method is called, read, put in order, made and coloured, everywhere.
 
-"fedavg" is a file of fedfilt/aggregators; "mu=10" is G-Fedfilt with that strength.
+"fedavg" is a file of fedfilt/aggregators; "mu=10" is G-Fedfilt with that strength; "ditto" is a file of
+fedfilt/clients, with the aggregation rule that belongs to it; "ditto+mu=10" is the same with another one. Options
+follow with colons: "fedprox:proximal=0.1", "fedadam:rate=0.1:beta1=0.5".
 """
 
 import dataclasses
+import inspect
 import math
+import re
 import zlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedfilt import _parts
@@ -15,10 +20,11 @@ from fedfilt._types import Response, Table
 from fedfilt.aggregators.gfedfilt import GFedFilt
 from fedfilt.filters.tikhonov import Tikhonov
 from fedfilt.rounds.types import Rule
-from fedfilt.runs.config import Config, from_table
+from fedfilt.runs.config import Config, from_table, lists_of, parsed_value
 
+EXPONENT = re.compile(r"([=|][-+]?[\d.]+[eE])\+(?=\d)")  # the sign in 1e+06 names no aggregation rule
 PAPER = ("fedavg", "local", "mu=0.1", "mu=1", "mu=10", "mu=100")
-SHARED, FILTERED = "fedavg", "gfedfilt"
+SHARED, FILTERED, PLAIN = "fedavg", "gfedfilt", "plain"
 
 # --- names --------------------------------------------------------------------------------------------------------
 
@@ -37,6 +43,8 @@ def rules(text: str) -> list[str]:
     same = {name if (mu := strength(name)) is None else mu for name in names}  # mu=.1, mu=0.1 and mu=1e-1 are one rule
     if len(same) != len(names) or "" in names:
         raise ValueError(f"rules must be different names with commas between, got {text!r}")
+    if "/" in text:
+        raise ValueError(f"rules must have no / in them, as each has a folder of its name, got {text!r}")
     return names
 
 
@@ -53,19 +61,87 @@ def strength(rule: str) -> float | None:
 
 
 def rule_name(table: Mapping[str, Any]) -> str:
-    """Name of a config's aggregation rule.
+    """Name of a config's rule: of its client, unless that is the plain one, and of its aggregation.
 
     >>> rule_name({"aggregator": {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 10.0}}})
     'mu=10'
     >>> rule_name({"aggregator": "fedavg"})
     'fedavg'
+    >>> rule_name({"aggregator": "fedavg", "client": {"name": "ditto", "weight": 2.0}})
+    'ditto:weight=2'
+    >>> rule_name({"client": "fedper"})
+    'fedper+mu=1'
     """
-    given = table.get("aggregator", {})
-    if not isinstance(given, str | Mapping):
+    given, client = table.get("aggregator", {}), table.get("client", PLAIN)
+    if not isinstance(given, str | Mapping) or not isinstance(client, str | Mapping):
         return "unknown"
-    given = _named(given, FILTERED)
+    client, aggregation = _named(client, PLAIN), _named(given, FILTERED)
+    rule = _aggregation_name(aggregation)
+    if client["name"] == PLAIN:
+        return rule
+    named = _with_options("clients", client)
+    return named if aggregation == _belonging(client) else f"{named}+{rule}"
+
+
+def _belonging(client: Mapping[str, Any], kind: Any = None) -> Table:
+    """The table [aggregator] that belongs to a client: the rule that it names, with the options that both have.
+
+    `kind` is the class of a client from outside, which is not imported for the name of a rule alone.
+    """
+    kind = kind or _packaged_class("clients", str(client["name"]))
+    defaults, name = _defaults_of(kind), getattr(kind, "rule", SHARED)
+    common = set(_defaults("aggregators", name)) & {*defaults, *client} - {"name"}
+    return {"name": name, **{key: client.get(key, defaults.get(key)) for key in sorted(common)}}
+
+
+def _with_options(folder: str, table: Mapping[str, Any]) -> str:
+    """The name of a part with those of its options that are not at their defaults."""
+    name = str(table["name"])
+    if ":" not in name and name not in _parts.names(folder):
+        return name  # of another version, or of nobody
+    defaults = _defaults(folder, name)
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}
+    changed = {k: v for k, v in table.items() if k != "name" and (k not in plain or plain[k] != v)}
+    return ":".join([name, *(f"{key}={_text(value)}" for key, value in changed.items())])
+
+
+def _text(value: Any) -> str:
+    """An option as it is written in the name of a rule; layers are joined by a vertical bar."""
+    if isinstance(value, Mapping):
+        return str(value.get("name", "?"))
+    if isinstance(value, list | tuple):
+        return "|".join(map(_text, value))
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else str(value)
+
+
+def _defaults(folder: str, name: str) -> Table:
+    """Options of a part of the package at their defaults; nothing of code from outside, which is not imported here."""
+    return _defaults_of(_packaged_class(folder, name))
+
+
+def _defaults_of(kind: Any) -> Table:
+    """Options of a class at their defaults."""
+    fields = dataclasses.fields(kind) if kind is not None and dataclasses.is_dataclass(kind) else ()
+    return {field.name: _default(field.default) for field in fields if field.default is not dataclasses.MISSING}
+
+
+def _default(value: Any) -> Any:
+    """A default as it stands in a table; that of a part inside another is its table."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {"name": type(value).__module__.rpartition(".")[2], **options}
+
+
+def _packaged_class(folder: str, name: str) -> Any:
+    return _parts.find(folder, name) if ":" not in name and name in _parts.names(folder) else None
+
+
+def _aggregation_name(given: Table) -> str:
+    """Name of an aggregation rule by its table."""
     if given["name"] != FILTERED:
-        return str(given["name"])
+        return _with_options("aggregators", given)
     kind = _named(given.get("filter"), "tikhonov")
     mu = kind.get("mu", 1.0)
     words = f"mu={mu:g}" if isinstance(mu, float) or (isinstance(mu, int) and abs(mu) < 2**1023) else FILTERED
@@ -86,15 +162,69 @@ def rule_order(rule: str) -> tuple[int, float, str]:
 def with_rule(config: Config, rule: str) -> Config:
     """The same experiment under another rule. The rule that the config names keeps its options.
 
-    "mu=..." keeps the rest of a G-Fedfilt config: its signal, and its filter if that has a strength mu.
+    "mu=..." keeps the rest of a G-Fedfilt config: its signal, and its filter if that has a strength mu. A name without
+    a client is that of devices with the plain one.
     """
     table = config.table()
+    first, plus, second = EXPONENT.sub(r"\1", rule).partition("+")
+    if plus or (not first.startswith("mu=") and _is_client(_part_of(first)["name"])):
+        client = _options_of("clients", first, table["client"])
+        aggregation = second if plus else None
+        table["client"] = client
+        if aggregation is None:
+            table["aggregator"] = _belonging(client, _parts.find("clients", client["name"]))
+            return from_table(table)
+    else:
+        table["client"], aggregation = {"name": PLAIN}, first
     given = table["aggregator"]
-    if rule.startswith("mu="):
-        table["aggregator"] = aggregator_table(rule, given if given["name"] == FILTERED else None)
-    elif rule != given["name"]:
-        table["aggregator"] = aggregator_table(rule)
+    if aggregation.startswith("mu="):
+        table["aggregator"] = aggregator_table(aggregation, given if given["name"] == FILTERED else None)
+    else:
+        table["aggregator"] = _options_of("aggregators", aggregation, given)
     return from_table(table)
+
+
+def _is_client(name: str) -> bool:
+    """Whether a name is that of a client: it takes a task alone, an aggregation rule models, updates and graph."""
+    if ":" not in name:
+        clients, rules = _parts.names("clients"), _parts.names("aggregators")
+        return check_choice("rule", name, [*rules, *clients, "mu=..."]) in clients and name != PLAIN
+    return len(inspect.signature(_parts.find("clients", name).__call__).parameters) == 2
+
+
+def _options_of(folder: str, text: str, given: Table) -> Table:
+    """The table of a part of a folder; a part that the config names itself keeps its options."""
+    name = _part_of(text)["name"]
+    if ":" not in name:
+        check_choice(f"name in {folder}", name, _parts.names(folder))
+    part = _part_of(text, lists_of(_parts.find(folder, name)))
+    return {**given, **part} if given["name"] == part["name"] else part
+
+
+def _part_of(text: str, lists: Mapping[str, Any] = MappingProxyType({})) -> Table:
+    """The table of a part from its name with options; `lists` are those that are lists, and of what.
+
+    >>> _part_of("fedprox:proximal=0.1"), _part_of("mine:Method:depth=2")
+    ({'name': 'fedprox', 'proximal': 0.1}, {'name': 'mine:Method', 'depth': 2})
+    >>> _part_of("fedper:keep=head|0")
+    {'name': 'fedper', 'keep': ['head', '0']}
+    >>> _part_of("fedper:keep=head", {"keep": str})
+    {'name': 'fedper', 'keep': ['head']}
+    """
+    name, *options = text.split(":")
+    if options and "=" not in options[0] and name not in (*_parts.names("aggregators"), *_parts.names("clients")):
+        name = f"{name}:{options.pop(0)}"
+    table: Table = {"name": name}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key or key in table:
+            raise ValueError(f"rules: options must be name:option=value, each once, got {text!r}")
+        if "|" in value or key in lists:
+            words = value.split("|")
+            table[key] = words if lists.get(key, str) is str else [parsed_value(word) for word in words]
+        else:
+            table[key] = parsed_value(value)
+    return table
 
 
 def aggregator_table(rule: str, like: Mapping[str, Any] | None = None) -> Table:
@@ -125,6 +255,8 @@ def rule_of(table: Mapping[str, Any], mu: float | None = None) -> Rule:
     given = _named(table.get("aggregator"), FILTERED)
     if "filter" in given or given["name"] == FILTERED:
         given["filter"] = filter_of(table)
+    if "aggregator" in given:  # that of a server optimiser
+        given["aggregator"] = rule_of(given)
     made = _packaged("aggregators", "aggregation rule", given)
     if mu is None:
         return made

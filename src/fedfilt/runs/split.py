@@ -41,6 +41,8 @@ def split(
     data = dealt(config, config.graph.graph(config.seed), store)
     if data.elsewhere:
         raise ValueError("the data of this experiment is on its devices already: there is nothing to split")
+    if not data.labelled:
+        raise ValueError(f"devices read labels from their own files, and samples of {data.name} have none")
     found = _recordings_of(config, data, store) if recordings else []
     write = _write_recordings(config, data, found) if recordings else _write_samples(data)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -129,6 +131,8 @@ def _experiment(config: Config, data: FederatedData, out: Path, found: list[Reco
         own |= {"channels": _channels(config, found), "rate": found[0].rate, "validation_share": 0.0}
         own |= {"step": getattr(config.data, "step", data.x.shape[-1])}
         own |= {key: getattr(config.data, key) for key in ("test_share", "soft") if hasattr(config.data, key)}
+    if config.evaluation.validation:
+        own["validation_share"] = config.evaluation.validation
     own |= {"kinds": list(data.kinds or ()), "folders": f"{glob.escape(str(out))}/device-*"}
     own |= {"public": {"file": str(out / "public.npz") if len(data.global_test) else ""}}
     return {**table, "data": {"name": "own", **own}}

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from fedfilt._reading import read_json
+from fedfilt._types import Table
 from fedfilt.runs.lines import TESTS, read_lines
 from fedfilt.show.figures import accuracy_curves, label_counts
+from fedfilt.training.goal import named
 
 
 def write_pictures(folder: Path, runs: Mapping[str, Path] | None = None) -> None:
@@ -21,11 +23,14 @@ def write_pictures(folder: Path, runs: Mapping[str, Path] | None = None) -> None
     tested = {
         name: [line["mixed"] | line for line in read_lines(place) if "mixed" in line] for name, place in places.items()
     }
-    for test in TESTS:
+    held_out = any("validation" in line for lines in tested.values() for line in lines)
+    for test in TESTS if held_out else TESTS[:2]:
         curves = {
             name: np.array([(line["round"], line[test]["mean"]) for line in lines if test in line]).reshape(-1, 2)
             for name, lines in tested.items()
         }
-        shown[test] = accuracy_curves(curves, f"mean accuracy on the {test} test")
+        last: Table = next((lines[-1][test] for lines in tested.values() if lines and test in lines[-1]), {})
+        metric = named(last.get("metric", "accuracy"), bool(last.get("lower")))
+        shown[test] = accuracy_curves(curves, f"mean {metric.words} on the {test} test", metric)
     for name, figure in shown.items():
         figure.write_html(figures / f"{name}.html", include_plotlyjs="directory")

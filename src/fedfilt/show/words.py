@@ -1,14 +1,19 @@
 """Runs in words: what happened to a device, how the rules compare."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedfilt.rounds.types import Happening
-from fedfilt.runs.groups import furthest, groups
+from fedfilt.runs.groups import crossed, differences, furthest, groups
+from fedfilt.runs.lines import MAIN
+from fedfilt.runs.names import told
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import strength
+from fedfilt.training.goal import ACCURACY, Metric
+
+KEYS = 6  # in which runs differ, that a sentence names
 
 HAPPENED = {
     "join": "joins",
@@ -65,28 +70,87 @@ class Score(NamedTuple):
     everybody: float
 
 
-def comparison(rows: Sequence[Score]) -> str:
-    """One sentence that explains a table of rules.
+def comparison(rows: Sequence[Score], metric: Metric = ACCURACY) -> str:
+    """One sentence that explains a table of rules, which are judged by a metric.
 
     >>> comparison([Score("fedavg", 0.855, 0.797), Score("local", 0.957, 0.192)])
     "On its own data a device does best with local (95.7%), on everybody's with fedavg (79.7%)."
+    >>> comparison([Score("fedavg", 0.855, 0.797), Score("mu=1", 0.957, 0.8), Score("mu=2", 0.95, 0.8)])
+    "A device does best with mu=1, on its own data (95.7%) and on everybody's (80.0%)."
     """
-    best, wide = max(rows, key=lambda r: r.local), max(rows, key=lambda r: r.everybody)
-    text = (
-        f"On its own data a device does best with {best.rule} ({best.local:.1%}), on everybody's with {wide.rule} "
-        f"({wide.everybody:.1%})"
-    )
-    between = [r for r in rows if strength(r.rule) is not None]
-    if between:
-        kept = max(between, key=lambda r: r.local + r.everybody)
-        text += f"; in between, {kept.rule} reaches {kept.local:.1%} and {kept.everybody:.1%}"
+    texts = {row.rule: [named(metric, value) for value in (row.local, row.everybody)] for row in rows}
+    best = _best([(row.rule, row.local) for row in rows], metric)
+    wide = _best([(row.rule, row.everybody) for row in rows], metric)
+    text = _bests(best, wide, texts)
+    between = [r for r in rows if strength(r.rule) is not None and r.rule not in (best, wide)]
+    if between and best != wide:
+        kept = _best([(r.rule, r.local + r.everybody) for r in between], metric)
+        text += f"; in between, {kept} reaches {' and '.join(texts[kept])}"
     return text + "."
 
 
-def last(run: Records, test: str, key: str) -> float:
+def _best(scored: Sequence[tuple[str, float]], metric: Metric) -> str:
+    """The name with the best score; the first if there is none."""
+    found = [one for one in scored if np.isfinite(one[1])] or [(scored[0][0], 0.0)]
+    return str(metric.best(found, key=lambda one: one[1])[0])
+
+
+def _bests(best: str, wide: str, texts: Mapping[str, Sequence[str]]) -> str:
+    """With what a device does best on its own data and on everybody's; `texts` are the scores of each."""
+    own, everybody = texts[best][0], texts[wide][1]
+    if best == wide:
+        return f"A device does best with {best}, on its own data ({own}) and on everybody's ({everybody})"
+    return f"On its own data a device does best with {best} ({own}), on everybody's with {wide} ({everybody})"
+
+
+def named(metric: Metric, value: float) -> str:
+    """A score, with its name unless it is the accuracy.
+
+    >>> named(ACCURACY, 0.855), named(Metric("rmse", "RMSE", lower=True, form=".4g"), 0.5)
+    ('85.5%', 'RMSE 0.5')
+    """
+    return metric.text(value) if metric == ACCURACY else f"{metric.words} {metric.text(value)}"
+
+
+def heading(metric: Metric) -> str:
+    """The name of a score at the start of a line.
+
+    >>> heading(ACCURACY)
+    'Accuracy'
+    """
+    return metric.words[:1].upper() + metric.words[1:]
+
+
+def metric_of(runs: Sequence[Records]) -> Metric:
+    """The score by which runs are shown: that of the first that has been tested."""
+    return next((run.metric for run in runs if run.tested("local") or run.tested("global")), ACCURACY)
+
+
+def difference(metric: Metric, value: float) -> str:
+    """By how much one score is above another.
+
+    >>> difference(ACCURACY, 0.0123), difference(Metric("rmse", "RMSE", lower=True, form=".4g"), -0.5)
+    ('+1.2 points', '-0.5')
+    """
+    return f"{100 * value:+.1f} points" if metric.share else f"{value:+.3g}"
+
+
+def spread(values: Sequence[float], metric: Metric = ACCURACY) -> str:
+    r"""Mean over seeds, with the standard deviation if there are several.
+
+    >>> spread([0.9, 0.92])
+    '91.0% ±\xa01.4%'
+    """
+    if not len(values):
+        return "–"
+    between = f" ±\N{NO-BREAK SPACE}{metric.text(float(np.std(values, ddof=1)))}" if len(values) > 1 else ""
+    return metric.text(float(np.mean(values))) + between
+
+
+def last(run: Records, test: str, key: str, stage: str = "mixed") -> float:
     """A number of the last test, NaN if there is none."""
-    tested = run.tested(test)
-    return float(tested[-1]["mixed"][test].get(key, np.nan)) if tested else float("nan")
+    tested = run.tested(test, stage=stage)
+    return float(tested[-1][stage][test].get(key, np.nan)) if tested else float("nan")
 
 
 def sentence(runs: Sequence[Records]) -> str:
@@ -94,21 +158,32 @@ def sentence(runs: Sequence[Records]) -> str:
     tested = [run for run in runs if run.tested("local") or run.tested("global")]
     if not tested:
         return "No round has been tested yet."
+    metric = metric_of(tested)
     if len(tested) == 1:
         run = tested[0]
-        own, everybody, worst = last(run, "local", "mean"), last(run, "global", "mean"), last(run, "local", "worst")
+        own, everybody, worst = (
+            metric.text(last(run, *which)) for which in (("local", "mean"), ("global", "mean"), ("local", "worst"))
+        )
         device = int(last(run, "local", "worst_device")) if run.tested("local") else 0
         tested_at = (run.tested("local") or run.tested("global"))[-1]["round"]
+        tuned = metric.text(last(run, "local", "mean", "trained"))
+        better = f" ({'less' if metric.lower else 'more'} is better)" if metric != ACCURACY else ""
         return (
-            f"After {tested_at} of {run.planned} rounds with {run.rule} a device's own model is right on "
-            f"{percent(own)} of data like its own and on {percent(everybody)} of everybody's; the worst, device "
-            f"{device}, reaches {percent(worst)} on its own." + spent(run)
+            f"After {tested_at} of {run.planned} rounds with {run.label} a device's own model has {metric.words} "
+            f"{own} on data like its own and {everybody} on everybody's{better}; the worst, device {device}, has "
+            f"{worst} on its own."
+            + (f" After local training a device has {tuned} on its own." if tuned != "–" else "")
+            + spent(run)
         )
-    best = {test: max(scores(runs, test), key=lambda found: found[1]) for test in ("local", "global")}
-    return (
-        f"On its own data a device does best with {best['local'][0]} ({spread(best['local'][2])}), on everybody's "
-        f"with {best['global'][0]} ({spread(best['global'][2])})."
-    )
+    names = list(groups(tested))
+    found = {test: {name: values for name, values in scores(tested, test).items() if values} for test in MAIN}
+    means = {test: [(name, float(np.mean(values))) for name, values in found[test].items()] for test in MAIN}
+    best, wide = (_best(means[test] or [(names[0], 0.0)], metric) for test in MAIN)
+    texts = {name: [spread(found[test].get(name, []), metric) for test in MAIN] for name in names}
+    text = _bests(best, wide, texts) + "."
+    if metric == ACCURACY:
+        return text
+    return f"Judged by {metric.words} ({'less' if metric.lower else 'more'} is better), {text[:1].lower()}{text[1:]}"
 
 
 def spent(run: Records) -> str:
@@ -124,21 +199,17 @@ def spent(run: Records) -> str:
     )
 
 
-def scores(runs: Sequence[Records], test: str) -> list[tuple[str, float, list[float]]]:
-    """Of every rule its name, mean and each seed's accuracy at the last test; -1 if it has not been tested."""
-    found = []
-    for name, group in groups(runs).items():
-        values = [last(run, test, "mean") for run in furthest(group, test)]
-        found.append((name, float(np.mean(values)) if values else -1.0, values))
-    return found
+def scores(runs: Sequence[Records], test: str) -> dict[str, list[float]]:
+    """Of every rule each seed's mean score at the last test; nothing if it has not been tested."""
+    return {name: [last(run, test, "mean") for run in furthest(group, test)] for name, group in groups(runs).items()}
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean over seeds, with the standard deviation if there are several."""
-    if not len(values):
-        return "–"
-    return percent(float(np.mean(values))) + (f" ± {np.std(values, ddof=1):.1%}" if len(values) > 1 else "")
-
-
-def percent(value: float) -> str:
-    return f"{value:.1%}" if np.isfinite(value) else "–"
+def unlike(runs: Sequence[Records]) -> str:
+    """A sentence on the keys in which runs differ, with their values; "" if rule and seed are all."""
+    found = differences(runs)
+    if not found:
+        return ""
+    listed = [f"{key} ({told(values)})" for key, values in found.items()]
+    more = [f"{len(listed) - KEYS} keys more"] if len(listed) > KEYS else []
+    words = f"Besides rule and seed, these runs differ in {'; '.join([*listed[:KEYS], *more])}."
+    return words if crossed(runs) else f"{words} Not every rule has every combination: mind what you compare."

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedfilt._brief import brief
 from fedfilt._checks import check_number, check_numbers
 from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
@@ -14,7 +15,7 @@ from fedfilt.system import radio
 COLUMNS = ("cycles_per_sample", "clock_hz", "transmit_watts", "gain_db", "bandwidth_hz", "energy_limit")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Hardware:
     """Clock, radio and battery of K devices, one number each; see `fedfilt.system.radio` for the equations.
 
@@ -35,6 +36,9 @@ class Hardware:
     error: float = 0.0
     rate_factor: Array | float = 1.0  # by which a device's rate differs in this round
     shared_band: bool = True  # whether the bandwidth of one device could be given to another
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         for name in ("cycles_per_sample", "clock_hz", "transmit_watts", "bandwidth_hz"):

@@ -1,11 +1,12 @@
 """What the edge server asks of a device in a round."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfilt._brief import brief
 from fedfilt._types import Array
 
 
@@ -34,6 +35,9 @@ class Schedule(NamedTuple):
     plans: Sequence[Plan]
     deadline: float = math.inf
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 class Job(NamedTuple):
     """What the edge server sends to a device."""
@@ -44,6 +48,10 @@ class Job(NamedTuple):
     plan: Plan
     residual: Array | None = None  # (B,) what the device has not sent yet
     accepted: int = 0  # the last round in which this device's reply counted; 0: none
+    state: Mapping[str, Array] | None = None  # what its client kept then; None: nothing, or the device has it
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def whole(fraction: Any, held: Any) -> Any:

@@ -12,9 +12,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from fedfilt._types import Array
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Pool, Relu
 from fedfilt.training.rows import Layout
-from fedfilt.training.sgd import UNGUIDED, Guides, Training, diverged, orders
+from fedfilt.training.sgd import UNGUIDED, Guides, Training, diverged, orders, recalled
 
 PART = 64  # samples that are tested at a time
+USUAL = Training()
 
 silent = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # `train` names a model that is not finite
 
@@ -33,62 +34,125 @@ def train(
     x: Array,
     y: Array,
     training: Training,
-    where: tuple[int, int, int, int, int],
+    where: tuple[int, int, int, int, int, int],
     guides: Guides = UNGUIDED,
+    moments: dict[str, Array] | None = None,
 ) -> float:
-    """Train a row in place; `where` is (seed, round, device, epochs, samples). The mean loss of the last epoch."""
-    seed, round, device, epochs, samples = where
+    """Train a row in place; `where` is seed, round, device, epochs, samples, first. The mean loss of the last epoch.
+
+    `moments` is what the optimizer remembers: read, and replaced.
+    """
+    seed, round, device, epochs, samples, first_epoch = where
     gradient, start = np.zeros_like(row), row.copy()
-    velocity = np.zeros_like(row)
+    memory = recalled(training, len(row), moments)
     around = start if guides.around is None else guides.around
     weights, gradients = (_views(description, values) for values in (row, gradient))
     rate, loss = np.float32(training.rate(round)), math.nan
-    chosen, draws = orders(seed, round, device, len(y), samples, epochs)
+    chosen, draws = orders(seed, round, device, len(y), samples, epochs, first_epoch)
     for draw in draws:
         order, total = chosen[draw], 0.0
         for first in range(0, len(order), training.batch_size):
             batch = order[first : first + training.batch_size]
             outputs, kept = _forward(description, weights, x[batch])
-            probabilities, losses = _cross_entropy(outputs, y[batch])
-            probabilities[np.arange(len(batch)), y[batch]] -= 1
-            _backward(description, weights, gradients, kept, probabilities / np.float32(len(batch)))
-            if training.weight_decay:
+            losses, slopes = loss_of(training, outputs, y[batch])
+            _backward(description, weights, gradients, kept, slopes / np.float32(len(batch)))
+            if training.weight_decay and training.optimizer != "adamw":
                 gradient += np.float32(training.weight_decay) * row
             if training.proximal:
                 gradient += np.float32(training.proximal) * (row - around)
             if guides.drift is not None:
                 gradient += guides.drift
-            velocity *= np.float32(training.momentum)
-            velocity += gradient
-            row -= rate * velocity
+            _step(training, row, gradient, memory, rate)
             if guides.trained is not None:
                 np.copyto(row, start, where=~guides.trained)
             total += float(losses.sum())
         loss = total / samples if samples else math.nan
     if not np.isfinite(row).all():
         raise diverged(device, round, training)
+    if moments is not None:
+        moments |= memory
     return loss
 
 
+def _step(training: Training, row: Array, gradient: Array, kept: dict[str, Array], rate: np.float32) -> None:
+    """One step of the optimizer, which remembers what is kept."""
+    if training.optimizer == "sgd":
+        if training.momentum:
+            kept["velocity"] *= np.float32(training.momentum)
+            kept["velocity"] += gradient
+        row -= rate * (kept["velocity"] if training.momentum else gradient)
+        return
+    kept["steps"] += 1
+    (low, high), (mean, square), count = training.betas, (kept["mean"], kept["square"]), int(kept["steps"][0])
+    if training.optimizer == "adamw":
+        row *= np.float32(1 - rate * training.weight_decay)
+    mean += np.float32(1 - low) * (gradient - mean)
+    square += np.float32(1 - high) * (gradient**2 - square)
+    root = np.sqrt(square / np.float32(1 - high**count)) + np.float32(training.epsilon)
+    row -= rate * (mean / np.float32(1 - low**count)) / root
+
+
 @silent
-def test(description: Description, row: Array, x: Array, y: Array) -> tuple[Array, float]:
+def test(
+    description: Description,
+    row: Array,
+    x: Array,
+    y: Array,
+    training: Training = USUAL,  # noqa: PT028 (no test)
+) -> tuple[Array, float]:
     """((labels, labels) counts: true label by row, guess by column; sum of the losses)."""
     labels, loss = description.outputs, 0.0
     counts = np.zeros((labels, labels), np.int64)
     for first in range(0, len(y), PART):
         part = slice(first, first + PART)
-        outputs, _ = _forward(description, _views(description, row), x[part])
-        loss += float(_cross_entropy(outputs, y[part])[1].sum())
-        np.add.at(counts, (y[part], outputs.argmax(axis=1)), 1)
+        given, _ = _forward(description, _views(description, row), x[part])
+        loss += float(loss_of(training, given, y[part])[0].sum())
+        np.add.at(counts, (y[part], given.argmax(axis=1)), 1)
     return counts, loss
+
+
+@silent
+def outputs(description: Description, row: Array, x: Array) -> Array:
+    """(n, outputs) what comes out of the last layer."""
+    weights = _views(description, row)
+    parts = [_forward(description, weights, x[i : i + PART])[0] for i in range(0, len(x), PART)]
+    return np.concatenate(parts) if parts else np.empty((0, description.outputs), np.float32)
 
 
 @silent
 def predict(description: Description, row: Array, x: Array) -> Array:
     """(n, labels) probabilities."""
-    weights = _views(description, row)
-    parts = [_softmax(_forward(description, weights, x[i : i + PART])[0]) for i in range(0, len(x), PART)]
-    return np.concatenate(parts) if parts else np.empty((0, description.outputs), np.float32)
+    return softmax(outputs(description, row, x))
+
+
+@silent
+def loss_of(training: Training, outputs: Array, targets: Array) -> tuple[Array, Array]:
+    """(the loss of every sample, its slope in every output), for a loss that has a name.
+
+    >>> loss_of(Training(loss="mse"), np.array([[3.0, 1.0]]), np.array([[1.0, 1.0]]))
+    (array([2.]), array([[2., 0.]]))
+    """
+    every = np.arange(len(targets))
+    if training.loss in ("cross_entropy", "smoothed"):
+        shifted = outputs - outputs.max(axis=1, keepdims=True)
+        whole = np.log(np.exp(shifted).sum(axis=1))
+        losses, slopes = whole - shifted[every, targets], softmax(outputs)
+        if training.loss == "cross_entropy":
+            slopes[every, targets] -= 1
+            return losses, slopes
+        share = np.float32(training.smoothing)  # of the truth that is spread over all labels
+        slopes[every, targets] -= 1 - share
+        return (1 - share) * losses + share * (whole - shifted.mean(axis=1)), slopes - share / outputs.shape[1]
+    truth = targets.reshape(outputs.shape).astype(outputs.dtype)
+    apart = outputs - truth
+    if training.loss == "mse":
+        losses, slopes = apart**2, 2 * apart
+    elif training.loss == "mae":
+        losses, slopes = abs(apart), np.sign(apart)
+    else:
+        losses = np.maximum(outputs, 0) - outputs * truth + np.log1p(np.exp(-abs(outputs)))
+        slopes = sigmoid(outputs) - truth
+    return losses.mean(axis=1), slopes / outputs.dtype.type(outputs.shape[1])
 
 
 def _views(description: Description, row: Array) -> dict[str, _Weights]:
@@ -218,13 +282,13 @@ def _pooled(layer: Pool, values: Array) -> tuple[Array, Array]:
     return np.take_along_axis(blocks, best[..., None], 4)[..., 0], (picture * height + y) * width + x
 
 
-def _softmax(outputs: Array) -> Array:
+def softmax(outputs: Array) -> Array:
+    """Probabilities of labels."""
     shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
-def _cross_entropy(outputs: Array, labels: Array) -> tuple[Array, Array]:
-    """(probabilities, loss of every sample)."""
-    shifted = outputs - outputs.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-    return _softmax(outputs), losses
+@silent
+def sigmoid(outputs: Array) -> Array:
+    """Probabilities of choices."""
+    return np.asarray(1 / (1 + np.exp(-outputs)))

@@ -4,23 +4,28 @@ torch is imported when it is first needed, so that a device that trains in the n
 """
 
 import copy
+import inspect
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedfilt import _parts
 from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
+from fedfilt.data.samples import numbered
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Layer, Pool, Relu
+from fedfilt.training.goal import LOSSES, NO_LABEL, class_axis
 from fedfilt.training.network import Unknown
 from fedfilt.training.rows import Layout, Slot
-from fedfilt.training.sgd import UNGUIDED, Guides, Training, diverged, orders
+from fedfilt.training.sgd import UNGUIDED, Guides, Training, diverged, orders, recalled
 
+USUAL = Training()
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 if TYPE_CHECKING:
@@ -230,11 +235,74 @@ def _layer(layer: Layer) -> "nn.Module":
 # --- training and testing -----------------------------------------------------------------------------------------
 
 
-def inputs(x: Array) -> "Tensor":
-    """Samples as torch wants them: float32 (pixels scaled to 0..1), pictures channels last."""
+def inputs(x: Array) -> Any:
+    """Samples as torch wants them: float32 (pixels scaled to 0..1) or whole numbers, pictures channels last.
+
+    Several inputs of each sample are a tuple or a dict of these, as they were: see `fedfilt.data.samples.joined`.
+    """
+    if x.dtype.names is not None:
+        parts = {name: inputs(x[name]) for name in x.dtype.names}
+        return tuple(parts.values()) if numbered(parts) else parts
     tensor = torch.from_numpy(np.ascontiguousarray(x))
+    if x.dtype.kind in "ib":
+        return tensor
     tensor = tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def some(given: Any, which: Any) -> Any:
+    """Some of the samples."""
+    if isinstance(given, tuple):
+        return tuple(part[which] for part in given)
+    return {name: part[which] for name, part in given.items()} if isinstance(given, dict) else given[which]
+
+
+def called(module: "nn.Module", given: Any) -> "Tensor":
+    """What a module gives. Several inputs are arguments of its forward() if that takes so many, else one argument."""
+    if isinstance(given, tuple | dict):
+        arguments = (given, {}) if isinstance(given, tuple) else ((), given)
+        try:
+            inspect.signature(module.forward).bind(*arguments[0], **arguments[1])
+        except TypeError:
+            arguments = (given,), {}
+        return module(*arguments[0], **arguments[1])
+    return module(given)
+
+
+def takes_integers(module: "nn.Module", x: Array) -> bool:
+    """Whether a module can be given whole numbers, as an embedding wants them; found out by trying."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(module).eval()(torch.from_numpy(x[:2].astype(np.int64)))
+    except (RuntimeError, TypeError):
+        return False
+    except IndexError:  # it takes them, but not as large ones: see `outputs`
+        return True
+    return True
+
+
+@contextmanager
+def lone(module: "nn.Module") -> Iterator[None]:
+    """While a batch of one sample is trained: of one value per channel there is no variance.
+
+    A batch norm that sees just one uses its running statistics and leaves them as they are.
+    """
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    layers = [one for one in module.modules() if isinstance(one, norm) and one.training]
+
+    def before(layer: Any, given: Any) -> None:
+        layer.train(given[0].numel() > given[0].shape[1])
+
+    def after(layer: Any, given: Any, gives: Any) -> None:
+        layer.train()
+
+    handles = [layer.register_forward_pre_hook(before) for layer in layers]
+    handles += [layer.register_forward_hook(after) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def train(
@@ -244,13 +312,17 @@ def train(
     x: Array,
     y: Array,
     training: Training,
-    where: tuple[int, int, int, int, int],
+    where: tuple[int, int, int, int, int, int],
     guides: Guides = UNGUIDED,
+    moments: dict[str, Array] | None = None,
 ) -> float:
-    """Train a row in place; `where` is (seed, round, device, epochs, samples). The mean loss of the last epoch."""
-    seed, round, device, epochs, samples = where
-    functional = torch.nn.functional
-    whole, given, targets = torch.from_numpy(row), inputs(x), torch.from_numpy(y)
+    """Train a row in place; `where` is seed, round, device, epochs, samples, first. The mean loss of the last epoch.
+
+    `moments` is what the optimizer remembers: read, and replaced.
+    """
+    seed, round, device, epochs, samples, first_epoch = where
+    loss_of = loss_function(training)
+    whole, given, targets = torch.from_numpy(row), inputs(x), targets_of(training, y)
     gradient = torch.zeros(layout.trained)
     weights = whole[: layout.trained]
     attach(module, layout, whole, gradient)
@@ -258,34 +330,61 @@ def train(
     rate, start, fixed = training.rate(round), whole.clone(), _fixed(module, layout, guides.trained)
     around = (start if guides.around is None else torch.from_numpy(guides.around))[: layout.trained]
     drift = None if guides.drift is None else torch.from_numpy(guides.drift)[: layout.trained]
-    velocity = torch.zeros_like(gradient) if training.momentum else gradient
-    chosen, draws = orders(seed, round, device, len(y), samples, epochs)
+    kept = recalled(training, layout.trained, moments)
+    step = _optimizer(training, weights, gradient, kept, rate)
+    chosen, draws = orders(seed, round, device, len(y), samples, epochs, first_epoch)
     losses: list[Tensor] = []
     with seeded(int(in_round(seed, round, device, RoundKey.LAYERS).integers(2**62))):  # for dropout and the like
         for draw in draws:
             order = torch.from_numpy(chosen[draw])
-            shuffled, labels = given[order], targets[order]
+            shuffled, labels = some(given, order), targets[order]
             losses.clear()
             for first in range(0, len(order), training.batch_size):
                 batch = slice(first, first + training.batch_size)
-                loss = functional.cross_entropy(module(shuffled[batch]), labels[batch])
+                with lone(module) if len(labels[batch]) == 1 else nullcontext():
+                    loss = loss_of(called(module, some(shuffled, batch)), labels[batch])
                 loss.backward()  # type: ignore[no-untyped-call]
-                if training.weight_decay:
+                if training.weight_decay and training.optimizer != "adamw":
                     gradient.add_(weights, alpha=training.weight_decay)
                 if training.proximal:
                     gradient.add_(weights - around, alpha=training.proximal)
                 if drift is not None:
                     gradient.add_(drift)
-                if training.momentum:
-                    velocity.mul_(training.momentum).add_(gradient)
-                weights.add_(velocity, alpha=-rate)
+                step()
                 if fixed is not None:
                     whole.copy_(torch.where(fixed, start, whole))
                 gradient.zero_()
                 losses.append(loss.detach() * len(labels[batch]))
     if not torch.isfinite(whole).all():
         raise diverged(device, round, training)
+    if moments is not None:
+        moments |= kept
     return float(torch.stack(losses).sum()) / samples if losses else float("nan")
+
+
+def _optimizer(
+    training: Training, weights: "Tensor", gradient: "Tensor", kept: dict[str, Array], rate: float
+) -> Callable[[], None]:
+    """A step by the gradient as it is then; what the optimizer remembers is kept in these arrays."""
+    memory = {name: torch.from_numpy(values) for name, values in kept.items()}
+    steps = kept["steps"]
+
+    def descend() -> None:
+        if training.momentum:
+            memory["velocity"].mul_(training.momentum).add_(gradient)
+        weights.add_(memory["velocity"] if training.momentum else gradient, alpha=-rate)
+
+    def adapt() -> None:
+        steps[0] += 1
+        (low, high), (mean, square) = training.betas, (memory["mean"], memory["square"])
+        if training.optimizer == "adamw":
+            weights.mul_(1 - rate * training.weight_decay)
+        mean.lerp_(gradient, 1 - low)
+        square.mul_(high).addcmul_(gradient, gradient, value=1 - high)
+        root = square.sqrt().div_(math.sqrt(1 - high ** int(steps[0]))).add_(training.epsilon)
+        weights.addcdiv_(mean, root, value=-rate / (1 - low ** int(steps[0])))
+
+    return descend if training.optimizer == "sgd" else adapt
 
 
 def _fixed(module: "nn.Module", layout: Layout, trained: Array | None) -> "Tensor | None":
@@ -298,20 +397,64 @@ def _fixed(module: "nn.Module", layout: Layout, trained: Array | None) -> "Tenso
     return torch.from_numpy(fixed) if fixed.any() else None
 
 
-def confusion(module: "nn.Module", layout: Layout, row: Array, x: Array, y: Array, classes: int) -> tuple[Array, float]:
+def loss_function(training: Training) -> "Callable[[Tensor, Tensor], Tensor]":
+    """The mean loss of some outputs and targets."""
+    functional = torch.nn.functional
+    if training.own_loss:
+        return _parts.function("training.loss", training.loss)
+    if training.loss in ("cross_entropy", "smoothed"):
+        share = training.smoothing * (training.loss == "smoothed")
+        return lambda outputs, labels: functional.cross_entropy(
+            by_class(outputs, labels.shape[1:]), labels, label_smoothing=share
+        )
+    names = {"mse": "mse_loss", "mae": "l1_loss", "bce": "binary_cross_entropy_with_logits"}
+    of_numbers = getattr(functional, names[training.loss])
+    return lambda outputs, targets: of_numbers(outputs, targets.reshape(outputs.shape))
+
+
+def by_class(outputs: "Tensor", tokens: Sequence[int]) -> "Tensor":
+    """(n, labels) as it is, or (n, labels, tokens)."""
+    return outputs.movedim(class_axis(outputs.shape, tokens), 1) if len(tokens) else outputs
+
+
+def targets_of(training: Training, y: Array) -> "Tensor":
+    """Targets as the loss wants them: labels as they are, others as float32."""
+    labels = y.dtype.kind in "iu" and (training.own_loss or LOSSES[training.loss] == "labels")
+    return torch.from_numpy(y if labels else y.astype(np.float32))
+
+
+def confusion(
+    module: "nn.Module", layout: Layout, row: Array, x: Array, y: Array, classes: int, training: Training = USUAL
+) -> tuple[Array, float]:
     """((classes, classes) counts: true label by row, guess by column; sum of the losses)."""
     whole = _outputs(module, layout, row, x)
     if not len(whole):
         return np.zeros((classes, classes), np.int64), 0.0
-    counts = np.bincount(y * classes + whole.argmax(dim=1).numpy(), minlength=classes * classes)
-    loss = torch.nn.functional.cross_entropy(whole, torch.from_numpy(y), reduction="sum")
+    guesses, known = by_class(whole, y.shape[1:]).argmax(dim=1).numpy(), y != NO_LABEL
+    counts = np.bincount(y[known] * classes + guesses[known], minlength=classes * classes)
+    if training.loss == "cross_entropy" and y.ndim == 1:
+        loss = torch.nn.functional.cross_entropy(whole, torch.from_numpy(y), reduction="sum")
+    else:
+        loss = loss_function(training)(whole, torch.from_numpy(y)) * len(y)
     return counts.reshape(classes, classes), float(loss)
 
 
-def predict(module: "nn.Module", layout: Layout, row: Array, x: Array) -> Array:
-    """(n, labels) probabilities."""
+def predict(module: "nn.Module", layout: Layout, row: Array, x: Array, tokens: Sequence[int] = ()) -> Array:
+    """(n, labels) probabilities, or (n, tokens, labels)."""
     whole = _outputs(module, layout, row, x)
-    return np.asarray(whole.softmax(dim=1).numpy()) if len(whole) else np.empty((0, 1), np.float32)
+    if not len(whole):
+        return np.empty((0, 1), np.float32)
+    return np.asarray(by_class(whole, tokens).softmax(dim=1).movedim(1, -1).numpy())
+
+
+def raw(
+    module: "nn.Module", layout: Layout, row: Array, x: Array, y: Array | None, training: Training
+) -> tuple[Array, float]:
+    """(what a module gives, (n, ...); with targets, the sum of their losses)."""
+    whole = _outputs(module, layout, row, x)
+    if y is None or not len(whole):
+        return np.asarray(whole.numpy()), 0.0
+    return np.asarray(whole.numpy()), float(loss_function(training)(whole, targets_of(training, y))) * len(y)
 
 
 def _outputs(module: "nn.Module", layout: Layout, row: Array, x: Array) -> "Tensor":
@@ -319,22 +462,22 @@ def _outputs(module: "nn.Module", layout: Layout, row: Array, x: Array) -> "Tens
         attach(module, layout, torch.from_numpy(np.ascontiguousarray(row)))
         module.eval()
         given = inputs(x)
-        outputs = [module(given[start : start + 50]) for start in range(0, len(x), 50)]  # fits the cache
+        outputs = [called(module, some(given, slice(i, i + 50))) for i in range(0, len(x), 50)]  # fits the cache
         return torch.cat(outputs) if outputs else torch.empty((0, 1))
 
 
 def outputs(module: "nn.Module", x: Array) -> tuple[int, ...]:
     """Shape of what a module gives for two samples."""
     with torch.no_grad():
-        return tuple(copy.deepcopy(module).eval()(inputs(x[:2])).shape)
+        return tuple(called(copy.deepcopy(module).eval(), inputs(x[:2])).shape)
 
 
-def flops(module: "nn.Module", x: Array, y: Array) -> int:
+def flops(module: "nn.Module", x: Array, y: Array, training: Training) -> int:
     """Floating-point operations of training on one sample, as torch counts them."""
     counter = import_module("torch.utils.flop_counter")  # takes a second to import
     module = copy.deepcopy(module).train()  # on two samples, for layers that need more than one (batch norm)
     with counter.FlopCounterMode(display=False) as counted:
-        loss = torch.nn.functional.cross_entropy(module(inputs(x[:2])), torch.from_numpy(y[:2]))
+        loss = loss_function(training)(called(module, inputs(x[:2])), targets_of(training, y[:2]))
         loss.backward()  # type: ignore[no-untyped-call]
     return int(counted.get_total_flops()) // 2
 

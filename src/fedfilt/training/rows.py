@@ -76,7 +76,8 @@ class Layout:
     def columns(self, names: Iterable[str]) -> Array:
         """(B,) bool: the columns of layers, of groups of layers or of single tensors, named as in a state dict.
 
-        "head" is the last layer with weights, unless a layer has that name.
+        Unless a layer has that name, "head" is the last layer with weights, and "norm" all layers that normalise, with
+        their means and spreads.
         """
         if isinstance(names, str):
             raise ValueError(f"names must be a list of layers such as ['head'], got {names!r}")
@@ -87,6 +88,7 @@ class Layout:
             for group in accumulate(key.split("."), "{}.{}".format):
                 named.setdefault(group, []).append(known[name])
         named.setdefault("head", self._head())
+        named.setdefault("norm", self._norms())
         found = np.zeros(self.size, bool)
         for name in names:
             for slot in named[check_choice("layer", name, named)]:
@@ -99,3 +101,11 @@ class Layout:
         layers = [slot.name.rpartition(".")[0] for slot in self.slots]
         last = weights[-1].name.rpartition(".")[0] if weights else layers[-1]
         return [slot for slot, layer in zip(self.slots, layers, strict=True) if layer == last]
+
+    def _norms(self) -> list[Slot]:
+        """The tensors of layers that have weights, but only vectors of them."""
+        layers: dict[str, list[Slot]] = {}
+        for slot in self.slots:
+            layers.setdefault(slot.name.rpartition(".")[0], []).append(slot)
+        flat = [slots for slots in layers.values() if all(len(slot.shape) <= 1 for slot in slots)]
+        return [slot for slots in flat if any(not slot.name.endswith("bias") for slot in slots) for slot in slots]

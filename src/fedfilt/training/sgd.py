@@ -1,14 +1,17 @@
-"""Stochastic gradient descent on a device: its settings, the order of the samples, and how it can fail."""
+"""Descent on a device: its settings, the order of the samples, and how it can fail."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedfilt._checks import check_count, check_number, check_row
+from fedfilt._checks import check_choice, check_count, check_number, check_row
 from fedfilt._draws import in_round
 from fedfilt._types import Array
+from fedfilt.training.goal import LOSSES
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
 DIVERGED = "diverged in round"  # part of what a device says when its model is no longer finite
 
 
@@ -16,12 +19,19 @@ class Diverged(ArithmeticError):
     """A device's model is no longer finite."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Training:
-    """Stochastic gradient descent on a device: rate η · decay^(round - 1), batches, optional momentum within a round.
+    """Descent on a device: rate η · decay^(round - 1), batches, by SGD with optional momentum, Adam or AdamW.
 
-    The loss is the cross-entropy + weight_decay / 2 · ‖w‖² + proximal / 2 · ‖w - w₀‖², where w₀ is the model that the
-    device was given (FedProx).
+    What an optimizer remembers (momentum, moments) begins anew in each round, or is kept on the device between rounds.
+
+    A step follows the gradient of loss + weight_decay / 2 · ‖w‖² + proximal / 2 · ‖w - w₀‖², where w₀ is the model that
+    the device was given (FedProx). The loss is the cross-entropy, that of labels smoothed by `smoothing`, the mean
+    squared or absolute error, the binary cross-entropy of one or many logits, or a function of (outputs, targets) in
+    torch. `metric` is the score that is shown; "" is the usual one: see `fedfilt.training.goal`.
+
+    >>> Training(loss="mse").rate(1)
+    0.02
     """
 
     learning_rate: float = 0.02
@@ -30,6 +40,13 @@ class Training:
     decay: float = 1.0
     weight_decay: float = 0.0
     proximal: float = 0.0
+    loss: Any = "cross_entropy"  # a name of LOSSES, module:function, or a function
+    smoothing: float = 0.1  # of the loss "smoothed"
+    metric: Any = ""  # a name of METRICS, module:function, or a function of (targets, outputs)
+    optimizer: str = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam and AdamW
+    epsilon: float = 1e-8
+    optimizer_state: str = "round"  # how long it lasts: a "round", or "kept" between rounds
 
     def __post_init__(self) -> None:
         check_number("training.learning_rate", self.learning_rate, low=0, above=True)
@@ -38,6 +55,47 @@ class Training:
         check_number("training.decay", self.decay, low=0, high=1, above=True)
         check_number("training.weight_decay", self.weight_decay, low=0)
         check_number("training.proximal", self.proximal, low=0)
+        check_number("training.smoothing", self.smoothing, low=0, high=1)
+        if not self.own_loss:
+            check_choice("training.loss", self.loss, LOSSES)
+        check_choice("training.optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("training.optimizer_state", self.optimizer_state, ("round", "kept"))
+        check_number("training.epsilon", self.epsilon, low=0, above=True)
+        if len(self.betas) != 2:
+            raise ValueError(f"training.betas must be two numbers, got {self.betas!r}")
+        for beta in self.betas:
+            check_number("training.betas", beta, low=0, high=0.999999)
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"training.momentum is for sgd; {self.optimizer} has betas, got {self.momentum:g}")
+        if not callable(self.metric) and not isinstance(self.metric, str):
+            raise ValueError(f"training.metric must be a name or a function, got {self.metric!r}")
+
+    def __repr__(self) -> str:
+        """The first six, and what else is not at its default: the id of a deployed run is made of this text."""
+        shown = [
+            field.name for i, field in enumerate(fields(self)) if i < 6 or getattr(self, field.name) != field.default
+        ]
+        return f"Training({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """What the optimizer remembers of each parameter, by name."""
+        return ("mean", "square") if self.optimizer != "sgd" else ("velocity",) if self.momentum else ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a device keeps what the optimizer remembers from round to round."""
+        return self.optimizer_state == "kept" and bool(self.remembers)
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether the loss is somebody's own function."""
+        return callable(self.loss) or (isinstance(self.loss, str) and ":" in self.loss)
+
+    @property
+    def loss_name(self) -> str:
+        """The loss in words."""
+        return str(getattr(self.loss, "__name__", self.loss))
 
     def rate(self, round: int) -> float:
         """The learning rate of a round, counted from 1."""
@@ -68,10 +126,29 @@ class Guides(NamedTuple):
 UNGUIDED = Guides()
 
 
-def orders(seed: int, round: int, device: int, held: int, samples: int, epochs: int) -> tuple[Array, Array]:
-    """(which of the device's samples are used, their (epochs, samples) order): drawn anew each round and epoch."""
+def recalled(training: Training, size: int, moments: Mapping[str, Array] | None) -> dict[str, Array]:
+    """What the optimizer remembers of so many parameters, and after how many steps: as it was left, or nothing yet.
+
+    >>> recalled(Training(optimizer="adam"), 2, None)["steps"]
+    array([0])
+    """
+    found = {name: np.zeros(size, np.float32) for name in training.remembers} | {"steps": np.zeros(1, np.int64)}
+    for name, values in (moments or {}).items():
+        if name not in found or (values.dtype, values.shape) != (found[name].dtype, found[name].shape):
+            raise ValueError(f"moments must be {', '.join(found)} of {size} parameters, got {name} of {values.shape}")
+        found[name][:] = values
+    return found
+
+
+def orders(
+    seed: int, round: int, device: int, held: int, samples: int, epochs: int, first: int = 0
+) -> tuple[Array, Array]:
+    """(which of the device's samples are used, their (epochs, samples) order): drawn anew each round and epoch.
+
+    `first` counts the epochs that came before in this round.
+    """
     chosen = in_round(seed, round, device).permutation(held)[:samples] if samples < held else np.arange(held)
-    draws = [in_round(seed, round, device, epoch).permutation(samples) for epoch in range(epochs)]
+    draws = [in_round(seed, round, device, epoch).permutation(samples) for epoch in range(first, first + epochs)]
     return chosen, np.stack(draws) if draws else np.empty((0, samples), np.int64)
 
 

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,6 +17,7 @@ from fedfilt._types import Array
 from fedfilt.data import FederatedData
 from fedfilt.training import _numpy, _torch
 from fedfilt.training.description import Description, described
+from fedfilt.training.goal import NO_LABEL, Goal, check_targets, class_axis, outputs_of
 from fedfilt.training.network import Unknown, fits, flops, network_of
 from fedfilt.training.sgd import Guides, Training, diverged, orders
 
@@ -34,8 +36,14 @@ class Trainer:
     np.int64(4)
     """
 
-    def __init__(self, model: Any, training: Training, shape: tuple[int, ...]) -> None:
+    def __init__(self, model: Any, training: Training, shape: tuple[int, ...], targets: Array | None = None) -> None:
+        """`shape` is that of an input; `targets` are some of those that it learns, if they are known."""
         self.training, self.shape = training, tuple(shape)
+        self.goal = Goal.of(training.loss, training.metric, targets)
+        if training.own_loss:
+            _parts.function("training.loss", training.loss)  # one that is not there is named at once
+        self.tokens = () if targets is None or self.goal.kind != "labels" else targets.shape[1:]
+        self._integers: bool | None = None  # whether the module takes them; None: not tried yet
         self.description: Description | None = None
         self.network: native.Network | None = None
         self._module: Any = None
@@ -49,11 +57,18 @@ class Trainer:
         try:
             if self.description is None:
                 self.description = _torch.describe(model)
-            network = network_of(self.description, self.shape)  # also where it will not train: it says what fits
+            if training.optimizer != "sgd":
+                raise Unknown(f"the optimizer {training.optimizer}")
+            if training.keeps:
+                raise Unknown("momentum that is kept between rounds")
+            # also where it will not train: it says what fits
+            network = network_of(self.description, self.shape, training.loss_name)
             self.network = network if self.level is not None else None
         except Unknown as reason:
             if self._module is not None:
                 self.description = None
+            if training.own_loss and not _torch.installed():
+                raise ValueError("a training.loss of one's own needs torch: pip install 'fedfilt[torch]'") from None
             if self.level is not None:
                 other = {"torch": "torch", "numpy": "NumPy"}[self._other]
                 _say_once(f"{other} trains this model, as the native core does not know it: {reason}")
@@ -88,24 +103,43 @@ class Trainer:
             self._module = _torch.torch_module(self.description)
         return self._module
 
+    def numbers(self, x: Array) -> Array:
+        """Inputs as this model takes them: pixels and several inputs as they are, integers if it can, else float32."""
+        if x.dtype.names is not None or x.dtype == np.uint8:
+            return x
+        if x.dtype.kind in "iu" and self.description is None and len(x):
+            if self._integers is None:
+                self._integers = _torch.takes_integers(self.module, x)
+            if self._integers:
+                return x.astype(np.int64, copy=False)
+        return x.astype(np.float32, copy=False)
+
     def outputs(self, x: Array) -> int:
-        """How many labels the model tells apart; inputs that do not fit it are refused."""
+        """How many numbers the model gives for a sample: labels that it tells apart; inputs must fit it."""
+        x = self.numbers(x)
         if self.description is not None:
+            if x.dtype.names is not None:
+                raise ValueError(f"model takes one input, got several: {', '.join(x.dtype.names)}")
+            if self.tokens:
+                raise ValueError(f"model must give a number per label for each of {self.tokens[0]} tokens: take torch")
             try:
                 _numpy.predict(self.description, np.zeros(self.layout.size, np.float32), x[:1])
             except ValueError as error:
                 raise ValueError(f"model does not fit inputs of shape {self.shape}: {error}") from None
             return self.description.outputs
-        shape = _torch.outputs(self.module, x)
-        if len(shape) != 2:
-            raise ValueError(f"model must give a number per label, got shape {shape}")
-        return shape[1]
+        try:
+            shape = _torch.outputs(self.module, x)
+        except IndexError as error:
+            raise ValueError(f"model does not take inputs from {x.min()} to {x.max()}: {error}") from None
+        if self.goal.kind != "labels":
+            return math.prod(shape[1:])
+        return shape[class_axis(shape, self.tokens)]
 
     def flops(self, x: Array, y: Array) -> int:
         """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
         if self.description is not None:
             return flops(self.description, self.shape)
-        return _torch.flops(self.module, x, y)
+        return _torch.flops(self.module, self.numbers(x), y, self.training)
 
     def train(
         self,
@@ -119,32 +153,38 @@ class Trainer:
         device: int,
         epochs: int,
         samples: int,
+        first: int = 0,
         learning_rate: float | None = None,
         proximal: float | None = None,
         around: Array | None = None,
         drift: Array | None = None,
         trained: Array | None = None,
+        moments: dict[str, Array] | None = None,
     ) -> float:
         """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch.
+
+        `first` counts the epochs of this round that came before, in other calls: each has an order of its own.
 
         `learning_rate` and `proximal` replace those of the settings. The others are (B,) arrays: the proximal term
         pulls towards `around` (float32; None: the row as it was given), `drift` (float32) is added to the gradient of
         every step, and only columns where `trained` (bool) holds change.
+        `moments` is what the optimizer remembers, arrays by name: it goes on from these, and leaves there what it
+        remembers then. Without, or with {}, it begins anew.
         """
-        training = self.training
+        training, x = self.training, self.numbers(x)
         if learning_rate is not None:
             training = replace(training, learning_rate=learning_rate)
         if proximal is not None:
             training = replace(training, proximal=proximal)
         guides = Guides.checked(self.layout.size, around, drift, trained)
-        batch, where = min(training.batch_size, samples), (seed, round, device, epochs, samples)
+        batch, where = min(training.batch_size, samples), (seed, round, device, epochs, samples, first)
         if self.network is not None and epochs and samples and fits(self.network, batch):
             return self._train_natively(row, x, y, own, training, where, guides)
         if self._other == "numpy":
             assert self.description is not None
-            return _numpy.train(self.description, row, x[own], y[own], training, where, guides)
+            return _numpy.train(self.description, row, x[own], y[own], training, where, guides, moments)
         with _torch.one_thread():
-            return _torch.train(self.module, self.layout, row, x[own], y[own], training, where, guides)
+            return _torch.train(self.module, self.layout, row, x[own], y[own], training, where, guides, moments)
 
     def _train_natively(
         self,
@@ -153,13 +193,13 @@ class Trainer:
         y: Array,
         own: Array,
         training: Training,
-        where: tuple[int, int, int, int, int],
+        where: tuple[int, int, int, int, int, int],
         guides: Guides,
     ) -> float:
         assert self.network is not None
         assert self.level is not None
-        seed, round, device, epochs, samples = where
-        chosen, order = orders(seed, round, device, len(own), samples, epochs)
+        seed, round, device, epochs, samples, first = where
+        chosen, order = orders(seed, round, device, len(own), samples, epochs, first)
         given = native.samples_of(self.network, x, y, own[chosen])
         numbers = training.rate(round), training.momentum, training.weight_decay, training.proximal
         rows = [None if guide is None else guide.astype(np.float32, copy=False) for guide in guides]
@@ -171,7 +211,13 @@ class Trainer:
         return loss
 
     def test(self, row: Array, x: Array, y: Array, rows: Array, classes: int) -> tuple[Array, float]:
-        """((classes, classes) counts: true label, guess; sum of the losses) on the samples `rows` of x and y."""
+        """(sums of a test, sum of the losses) on the samples `rows` of x and y: see `fedfilt.training.goal`.
+
+        Of labels, the sums are the (classes, classes) counts: true label, guess. `classes` is the number of outputs.
+        """
+        x = self.numbers(x)
+        if self.goal.kind != "labels" or self.goal.own is not None:
+            return self._sums(row, x, y, rows, classes)
         if self.network is not None:
             assert self.level is not None
             counts, loss = native.test(self.network, row, native.samples_of(self.network, x, y, rows), self.level)
@@ -180,27 +226,61 @@ class Trainer:
             return counts, loss
         if self._other == "numpy":
             assert self.description is not None
-            return _numpy.test(self.description, row, x[rows], y[rows])
+            return _numpy.test(self.description, row, x[rows], y[rows], self.training)
         total, loss = np.zeros((classes, classes), np.int64), 0.0
         with _torch.one_thread():
             for start in range(0, len(rows), PART):
                 part = rows[start : start + PART]
-                counts, more = _torch.confusion(self.module, self.layout, row, x[part], y[part], classes)
+                given = row, x[part], y[part]
+                counts, more = _torch.confusion(self.module, self.layout, *given, classes, self.training)
                 total, loss = total + counts, loss + more
         return total, loss
 
-    def predict(self, row: Array, x: Array) -> Array:
-        """(n, labels) what the model of a row says about inputs, as probabilities."""
+    def _sums(self, row: Array, x: Array, y: Array, rows: Array, classes: int) -> tuple[Array, float]:
+        """What a test adds up, from the outputs of every sample."""
+        total, loss = self.goal.nothing(classes), 0.0
+        for start in range(0, len(rows), PART):
+            part = rows[start : start + PART]
+            outputs, more = self._raw(row, x, part, y[part])
+            total, loss = total + self.goal.sums(y[part], self._said(outputs), classes), loss + more
+        return total, loss
+
+    def _raw(self, row: Array, x: Array, rows: Array, y: Array | None) -> tuple[Array, float]:
+        """(what the last layer gives, sum of the losses if there are targets) of the samples `rows` of x."""
+        if self.description is None or (self.network is None and self._other == "torch"):
+            with _torch.one_thread():
+                return _torch.raw(self.module, self.layout, row, x[rows], y, self.training)
         if self.network is not None:
             assert self.level is not None
-            known = x if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
+            plain = native.Network.from_buffer_copy(self.network)
+            plain.loss = native.LOSSES.index("mse")  # which leaves numbers as they are
+            outputs = native.predict(plain, row, native.samples_of(plain, x, None, rows), self.level)
+        else:
+            outputs = _numpy.outputs(self.description, row, x[rows])
+        return outputs, 0.0 if y is None else float(_numpy.loss_of(self.training, outputs, y)[0].sum())
+
+    def _said(self, outputs: Array) -> Array:
+        """Outputs of the last layer as probabilities, or as the numbers that they are."""
+        if self.goal.kind == "labels":
+            last = np.moveaxis(outputs, class_axis(outputs.shape, self.tokens), -1)
+            return _numpy.softmax(last.reshape(-1, last.shape[-1])).reshape(last.shape)
+        flat = outputs.reshape(len(outputs), -1) if len(outputs) else outputs
+        return _numpy.sigmoid(flat) if self.goal.kind == "choices" else flat
+
+    def predict(self, row: Array, x: Array) -> Array:
+        """(n, outputs) what the model of a row says about inputs: probabilities of labels or choices, or numbers."""
+        known = self.numbers(x)
+        if self.goal.kind != "labels":
+            return self._said(self._raw(row, known, np.arange(len(x)), None)[0])
+        if self.network is not None:
+            assert self.level is not None
             given = native.samples_of(self.network, known, None, np.arange(len(x)))
             return native.predict(self.network, row, given, self.level)
         if self._other == "numpy":
             assert self.description is not None
-            return _numpy.predict(self.description, row, x)
+            return _numpy.predict(self.description, row, known)
         with _torch.one_thread():
-            return _torch.predict(self.module, self.layout, row, x)
+            return _torch.predict(self.module, self.layout, row, known, self.tokens)
 
 
 def model_named(name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int, seed: int = 0) -> Any:
@@ -220,14 +300,32 @@ def model_named(name: str, options: Mapping[str, Any], shape: tuple[int, ...], c
         raise ValueError(f"model {name} does not fit inputs of shape {shape}: {error}") from error
 
 
+def outputs_for(training: Training, data: FederatedData) -> int:
+    """How many numbers a model must give for a sample: one for each label, choice or number."""
+    return outputs_of(Goal.of(training.loss, training.metric, data.examples[1]).kind, data.y, data.classes)
+
+
 def labels_of(trainer: Trainer, data: FederatedData) -> int:
-    """How many labels a model tells apart; the data must not have more."""
-    found = trainer.outputs(data.examples[0])
-    if found < data.classes:
+    """How many labels a model tells apart, or numbers it gives for a sample; the data must fit it."""
+    kind, loss = trainer.goal.kind, trainer.training.loss
+    check_targets(kind, loss, data.y)
+    found, wanted = trainer.outputs(_largest(data)), outputs_of(kind, data.y, data.classes)
+    if kind != "labels":
+        if found != wanted:
+            raise ValueError(f"model must give {wanted} numbers for a sample, one for each target, got {found}")
+        return found
+    if found < wanted:
         raise ValueError(f"model must give {data.classes} numbers, one per label, got {found}")
-    if len(data.y) and not 0 <= data.y.min() <= data.y.max() < data.classes:
-        raise ValueError(f"labels must be from 0 to {data.classes - 1}, got {data.y.min()} to {data.y.max()}")
+    known = data.y if data.labelled else data.y[data.y != NO_LABEL]
+    if len(known) and not 0 <= known.min() <= known.max() < data.classes:
+        raise ValueError(f"labels must be from 0 to {data.classes - 1}, got {known.min()} to {known.max()}")
     return found
+
+
+def _largest(data: FederatedData) -> Array:
+    """Inputs to try a model on; of integers the largest, for which an embedding may have no row."""
+    x = data.examples[0]
+    return np.full_like(x, data.x.max()) if x.dtype.kind in "iu" and x.dtype != np.uint8 and len(data.x) else x
 
 
 @cache

@@ -1,11 +1,29 @@
-"""The one job of a device: draw samples, train its row, cut the update down, keep the rest. Every engine calls it."""
+"""The one job of a device: let its client train, cut the update down, keep the rest. Every engine calls it."""
 
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from fedfilt._types import Array, Sparsifier
-from fedfilt.system.orders import Job
+from fedfilt.system.orders import Job, Plan
+from fedfilt.training.client import (
+    Client,
+    Kept,
+    Own,
+    Task,
+    begun,
+    check_numbers,
+    check_sent,
+    ended,
+    is_personal,
+    split,
+    travels,
+)
+from fedfilt.training.sgd import diverged
 from fedfilt.training.trainer import Trainer
+
+__all__ = ["Desk", "Done", "Own", "Tested", "examine", "personal", "work"]
 
 
 class Desk(NamedTuple):
@@ -15,14 +33,17 @@ class Desk(NamedTuple):
     sparsifier: Sparsifier
     seed: int
     classes: int
+    client: Client
 
+    @property
+    def size(self) -> int:
+        """Numbers of a model, B."""
+        return self.trainer.layout.size
 
-class Own(NamedTuple):
-    """What a device trains or is tested on: the samples `rows` of x and y."""
-
-    x: Array
-    y: Array
-    rows: Array
+    @property
+    def width(self) -> int:
+        """Numbers of a row: the model, and what travels with it."""
+        return self.size * (1 + len(travels(self.client)))
 
 
 class Done(NamedTuple):
@@ -32,38 +53,61 @@ class Done(NamedTuple):
     samples: int  # it was trained on
     loss: float  # mean of the last epoch, NaN without samples
     residual: Array | None  # what stays on the device
+    state: Kept | None = None  # what its client keeps; None: nothing yet
 
 
 class Tested(NamedTuple):
     """What a test of a row found."""
 
-    confusion: Array  # (classes, classes) counts: true label, guess
+    sums: Array  # over samples, see `fedfilt.training.goal`; of labels (classes, classes) counts: true label, guess
     loss: float  # mean, NaN without samples
 
 
 def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
-    """Do a job on the device's own samples; `row` is memory for the trained model, if the caller has some."""
+    """Do a job on the device's own samples; `row` is memory for the trained row, if the caller has some."""
     if row is None:
         row = job.model.copy()
     else:
         row[:] = job.model
-    samples, loss = job.plan.samples(len(own.rows)), math.nan
+    state, loss, samples = job.state, math.nan, job.plan.samples(len(own.rows))
     if samples:
-        loss = desk.trainer.train(
-            row,
-            *own,
-            seed=desk.seed,
-            round=job.round,
-            device=job.device,
-            epochs=job.plan.epochs,
-            samples=samples,
-        )
+        model, travelling = split(row, desk.client, desk.size)
+        task = Task(desk.trainer, desk.seed, own, job.round, job.device, job.plan, model, travelling)
+        sent = check_sent(desk.client, desk.client(begun(desk.client, task, state)), desk.size)
+        if sent.travelling:
+            row[:] = np.concatenate([sent.model, *(sent.travelling[name] for name in travelling)])
+        elif sent.model is not model:
+            model[:] = sent.model
+        state, loss = ended(task, sent.state), sent.loss
+        _check_finite(row, state, job, desk)
     row -= job.model
     content, left = desk.sparsifier(row, job.residual, job.plan.density)
-    return Done(content, samples, loss, left)
+    return Done(content, samples, loss, left, state or None)
+
+
+def personal(model: Array, state: Kept | None, round: int, device: int, own: Own, desk: Desk) -> Array:
+    """(B,) the model that a device decides with, of the row that it was given in a round and what its client kept."""
+    if not is_personal(desk.client):
+        return model[: desk.size]
+    given = split(model.copy(), desk.client, desk.size)
+    task = Task(desk.trainer, desk.seed, own, max(round, 1), device, Plan(), *given, testing=True)
+    found = desk.client.personal(begun(desk.client, task, state))  # type: ignore[attr-defined]
+    check_numbers(desk.client, "decide with a model", found, desk.size)
+    if not np.isfinite(found).all():
+        raise ValueError(
+            f"client {type(desk.client).__name__} must decide with a finite model, got NaN or infinity for device "
+            f"{device} after round {round}"
+        )
+    return np.ascontiguousarray(found)
 
 
 def examine(row: Array, own: Own, desk: Desk) -> Tested:
     """Test a row on samples."""
-    counts, loss = desk.trainer.test(row, *own, desk.classes)
-    return Tested(counts, loss / len(own.rows) if len(own.rows) else math.nan)
+    sums, loss = desk.trainer.test(row, *own, desk.classes)
+    return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)
+
+
+def _check_finite(row: Array, state: Kept, job: Job, desk: Desk) -> None:
+    """Refuse what a client made of finite numbers if it is finite no more: it would stay on the device for ever."""
+    if not all(np.isfinite(array).all() for array in (row, *state.values())):
+        raise diverged(job.device, job.round, desk.trainer.training)

@@ -29,13 +29,16 @@ from fedfilt.system import blind
 from fedfilt.system.about import differing
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack
+from fedfilt.training import client as clients
+from fedfilt.training.goal import all_scores
 from fedfilt.training.kept import Kept, take
 from fedfilt.training.sgd import Diverged
-from fedfilt.training.work import Desk, Own, examine, work
+from fedfilt.training.work import Desk, Done, Own, examine, personal, work
 
 log = logging.getLogger("fedfilt")
 
 PARTS = ("train", "local", "everybody")
+KEPT = "client."  # begins the names of what a client keeps
 
 
 class Holdings(NamedTuple):
@@ -58,49 +61,58 @@ class Workplace(NamedTuple):
     report: Report = Report()
     ahead: float = math.nan  # seconds by which its clock is ahead of the server's
     margin: float = 1.0  # by which a new model may be worse on the validation samples, as a share of them
-    group: tuple[bytes, ...] = ()  # keys of all devices and not the server, if that is not to see its rows
+    group: blind.Group | None = None  # what all devices have and not the server, if that is not to see its rows
 
 
 def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
-    """Train as ordered, and answer with the packed update, or the masked row; what is not sent stays on disk."""
+    """Train as ordered, and answer with the packed update, or masked pieces; what is not sent stays on disk."""
     check_about(content, here.about)
-    layout = here.desk.trainer.layout
-    run, job = messages.read_train_order(content, layout.size, _opener(here))
-    if here.group and job.plan.density < 1:
-        raise messages.BadMessage("density must be 1 where rows are masked: which values are sent would be seen")
+    width = here.desk.width
+    run, job = messages.read_train_order(content, width, _opener(here))
     holdings, folder = here.samples(job.device), here.folder
-    take_model(here, holdings, job.model, job.round - 1)
-    left, lost = _settle(folder, run, job)
+    left, lost = _settle(folder, run, job, width)
+    take_model(here, holdings, (job.device, job.model, job.round - 1, left.state))
     start = time.perf_counter()
-    done = work(job._replace(residual=left), holdings.train, here.desk)
-    if here.group:
-        row = job.model + blind.bounded(unpack(done.content, layout.size), job.model)
-        done = done._replace(content=blind.masked(row, here.group, run, job.round, job.device))
-    _keep_left(folder, run, job.round, done.residual)
+    job = job._replace(residual=left.residual, state=left.state)
+    if here.group is None:
+        done = work(job, holdings.train, here.desk)
+    else:
+        done = _masked(run, job, holdings.train, here.desk, here.group)
+    _keep_left(folder, run, job.round, Left(done.residual, done.state))
     seconds = time.perf_counter() - start
     samples = min(done.samples, messages.MOST) if here.report.samples or not done.samples else messages.WITHHELD
     loss = done.loss if here.report.loss else math.nan
-    trained = messages.Trained(done.content, samples, loss, seconds, lost=lost)
+    trained = messages.Trained(done.content, samples, loss, seconds, lost, clients.size_of(done.state))
     return messages.train_reply(run, job, trained, here.ahead)
 
 
 def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Take the model that the server sent, and test it."""
     check_about(content, here.about)
-    layout = here.desk.trainer.layout
-    run, round, device, row = messages.read_test_order(content, layout.size, _opener(here))
+    order = messages.read_test_order(content, here.desk.width, _opener(here))
+    run, round, device = order.run, order.round, order.device
     holdings = here.samples(device)
-    take_model(here, holdings, row, round)
+    left = _read_left(here.folder, run, order.accepted, here.desk.width)
+    row = take_model(here, holdings, (device, order.row, round, None if left is None else left.state))
     tests = holdings.local if here.report.test else None, holdings.everybody
     own, everybody = (None if samples is None else examine(row, samples, here.desk) for samples in tests)
     return messages.test_reply(run, round, device, (own, everybody), here.ahead)
 
 
+def _masked(run: str, job: Job, own: Own, desk: Desk, group: blind.Group) -> Done:
+    """Do a job; of the update, and of what was left of others, send the pieces of the round, masked."""
+    done = work(job._replace(plan=job.plan._replace(density=1.0), residual=None), own, desk)
+    sent, keep = group.cut.sent(job.round, job.plan.density), getattr(desk.sparsifier, "error_feedback", True)
+    update = unpack(done.content, group.cut.size)
+    update, left = blind.taken(update, job.residual, job.model, group.cut, sent, keep)
+    content = blind.masked(job.model + update, group, sent, run, job.round, job.device)
+    return done._replace(content=content, residual=left)
+
+
 def _opener(here: Workplace) -> messages.Open | None:
     """What takes the masks off this device's row; None if the server may see it."""
-    if not here.group:
-        return None
-    return lambda run, values, masks: blind.unmasked(values, masks, here.group, run)
+    group = here.group
+    return None if group is None else lambda run, fields: blind.taken_in(fields, group, run)
 
 
 def check_about(content: RecordDict, about: str) -> None:
@@ -123,18 +135,25 @@ def said_of(error: Exception) -> str:
     return f"it could not be done ({type(error).__name__}); the log of the device says more"
 
 
-def take_model(here: Workplace, holdings: Holdings, row: Array, round: int) -> None:
-    """Keep the model that the server made in a round, unless it is worse here than the one before; see `take`."""
+def take_model(here: Workplace, holdings: Holdings, given: tuple[int, Array, int, clients.Kept | None]) -> Array:
+    """Keep the model to decide with after a round, unless it is worse here than the one before; see `take`.
+
+    `given` are device, row, round, and what its client keeps. The model is the row, or what the client makes of it.
+    """
+    device, whole, round, state = given
+    row = personal(whole, state, round, device, holdings.train, here.desk)
 
     def judge(row: Array) -> float:
         assert holdings.validation is not None
-        confusion = examine(row, holdings.validation, here.desk).confusion
-        return float(np.trace(confusion) / confusion.sum())
+        goal = here.desk.trainer.goal
+        score = all_scores(goal, examine(row, holdings.validation, here.desk).sums)[goal.metric.key]
+        return -score if goal.metric.lower else score
 
     here.folder.mkdir(parents=True, exist_ok=True)
     some = holdings.validation is not None and len(holdings.validation.rows)
     model = Kept(row, round, holdings.scaling)
     take(here.folder, model, here.desk.trainer.layout, judge if some else None, here.margin)
+    return row
 
 
 def dealt(data: FederatedData, device: int) -> Holdings:
@@ -158,6 +177,8 @@ def kept_samples(folder: Path, key: str, device: int, data: Callable[[], Federat
     except (OSError, SafetensorError, ValueError):
         pass  # not there, damaged, or others: dealt again
     everybody = data()
+    if everybody.x.dtype.names is not None:
+        raise ValueError("samples with several inputs cannot be kept on a device; train them on one machine")
     samples = dealt(everybody, device)
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Array] = {}
@@ -199,30 +220,46 @@ def _own(x: Array, y: Array) -> Own:
     return Own(x, y, np.arange(len(y)))
 
 
-def _settle(folder: Path, run: str, job: Job) -> tuple[Array | None, bool]:
-    """(what was not sent up to the accepted round, whether that is lost); what else is on disk is removed."""
-    accepted, found = _left(folder, job.accepted), None
+class Left(NamedTuple):
+    """What stays on a device after a round."""
+
+    residual: Array | None = None  # what it has not sent yet
+    state: clients.Kept | None = None  # what its client keeps
+
+
+def _settle(folder: Path, run: str, job: Job, width: int) -> tuple[Left, bool]:
+    """(what stayed here after the accepted round, whether that is lost); what else is on disk is removed."""
+    accepted = _left(folder, job.accepted)
     for path in folder.glob("left-*.safetensors"):
         if path != accepted:
             path.unlink()
     if not job.accepted:
         accepted.unlink(missing_ok=True)
-        return None, False
+        return Left(), False
+    found = _read_left(folder, run, job.accepted, width)
+    return found or Left(), found is None
+
+
+def _read_left(folder: Path, run: str, accepted: int, width: int) -> Left | None:
+    """What stayed here after the accepted round; None if there is none that can be used."""
     try:
-        with safe_open(accepted, "np") as file:
+        with safe_open(_left(folder, accepted), "np") as file:
             if (file.metadata() or {}).get("run") != run:
-                return None, True
-            found = file.get_tensor("left") if "left" in file.keys() else None  # noqa: SIM118
+                return None
+            names = sorted(file.keys())
+            residual = file.get_tensor("left") if "left" in names else None
+            state = {name.removeprefix(KEPT): file.get_tensor(name) for name in names if name.startswith(KEPT)}
     except (OSError, SafetensorError):
-        return None, True
-    if found is not None and (found.shape != job.model.shape or found.dtype != np.float32):
-        return None, True
-    return found, False
+        return None
+    if residual is not None and (residual.shape != (width,) or residual.dtype != np.float32):
+        return None
+    return Left(residual, state or None)
 
 
-def _keep_left(folder: Path, run: str, round: int, left: Array | None) -> None:
-    tensors = {"left": left} if left is not None else {"none": np.zeros(1, np.float32)}
-    write_atomically(_left(folder, round), save(tensors, {"run": run}))
+def _keep_left(folder: Path, run: str, round: int, left: Left) -> None:
+    tensors = {} if left.residual is None else {"left": left.residual}
+    tensors |= {KEPT + name: np.array(array, order="C") for name, array in (left.state or {}).items()}
+    write_atomically(_left(folder, round), save(tensors or {"none": np.zeros(1, np.float32)}, {"run": run}))
 
 
 def _left(folder: Path, round: int) -> Path:

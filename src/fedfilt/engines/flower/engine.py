@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,19 +12,21 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedfilt._types import Array, Sparsifier
+from fedfilt.clients.plain import Plain
 from fedfilt.data.samples import FederatedData
-from fedfilt.engines._bounded import check_dense
 from fedfilt.engines.flower import messages
 from fedfilt.engines.flower._compat import short
 from fedfilt.engines.flower.exchange import Answer, exchange
 from fedfilt.engines.flower.nodes import Nodes
 from fedfilt.engines.flower.simulation import simulated_grid
-from fedfilt.rounds.types import Cost, Reply, Tests
+from fedfilt.rounds.types import Cost, Reply, State, Tests
 from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system import blind
 from fedfilt.system.lateness import Lateness
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack
+from fedfilt.training.client import Client, is_personal
+from fedfilt.training.goal import NO_LABEL
 from fedfilt.training.sgd import DIVERGED, Training
 from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine
@@ -67,6 +70,7 @@ class Flower:
         seed: int = 0,
         workers: int = 0,
         sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
+        client: Client = Plain(),  # noqa: B008 (frozen)
         *,
         grid: Grid | None = None,
         nodes: Nodes | None = None,
@@ -76,34 +80,36 @@ class Flower:
         grace: float = 0.0,
         about: str = "",
         begun: bool = False,
-        first: Array | None = None,
+        kept: Path | None = None,
+        sealing: blind.Sealing | None = None,
     ) -> None:
         """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top.
 
         `about` says which experiment it is. The first round waits for devices to come online, unless it has `begun`.
-        With the `first` model, which is public, all other rows are sealed: see `fedfilt.system.blind`.
+        Simulated devices have their folders in `kept`, if the run is to go on after it was killed.
+        With `sealing` rows are sealed: see `fedfilt.system.blind`.
         """
-        trainer = Trainer(model, training, data.x.shape[1:])
+        trainer = Trainer(model, training, data.x.shape[1:], data.examples[1])
         self.layout, self.data = trainer.layout, data
         self._classes = labels_of(trainer, data)
-        self._first, whole = first, sparsifier.full_bytes(self.layout.size)
-        self._most_bytes = whole if first is None else blind.masked_bytes(self.layout.size)
-        self._run = hashlib.sha256(f"{data.hash}|{seed}|{training}|{self.layout.slots}".encode()).hexdigest()[:16]
+        self._desk = Desk(trainer, sparsifier, seed, self._classes, client)
+        self._sealing, whole = sealing, sparsifier.full_bytes(self._desk.width)
+        self._most_bytes = whole if sealing is None else sealing.cut.whole_bytes
+        method = "" if isinstance(client, Plain) else f"|{client}"
+        named = f"{data.hash}|{seed}|{training}|{self.layout.slots}{method}"
+        self._run = hashlib.sha256(named.encode()).hexdigest()[:16]
         self._timeout, self._real_time, self._spread, self._grace = timeout, real_time, spread, grace
         self._round, self._begun, self._about = 0, begun, about
-        self._desk = Desk(trainer, sparsifier, seed, self._classes)
         self.seen: dict[int, Seen] = {}  # what each device said last
         self._stack = ExitStack()
         if grid is None:
-            grid = self._stack.enter_context(simulated_grid(self._desk, data, workers))
+            grid = self._stack.enter_context(simulated_grid(self._desk, data, workers, kept))
         self._grid = grid
         self._nodes = Nodes(grid, data.count) if nodes is None else nodes
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Send every device its job and give its reply as it comes, be it usable or not."""
         by_device = {job.device: job for job in jobs}
-        if self._first is not None:
-            check_dense(job.plan for job in jobs)
         online = self._nodes.online() if self._begun else self._nodes.wait(by_device.keys(), self._timeout)
         self._begun = True
         self._round = jobs[0].round if jobs else self._round
@@ -112,7 +118,7 @@ class Flower:
             device: messages.addressed(
                 "train",
                 online[device],
-                messages.train_order(self._run, job, self._about, self._first),
+                messages.train_order(self._run, job, self._about, self._sealing),
                 self._round,
                 seconds + 60,
             )
@@ -133,28 +139,32 @@ class Flower:
                 idle = max(0.0, end - reply.cost.seconds)
                 yield reply._replace(cost=reply.cost._replace(idle_seconds=idle), end=end)
 
-    def test(self, models: Array) -> Tests:
+    def test(self, state: State) -> Tests:
         """Send every device its model, to keep and to test; a device that does not answer has a matrix of zeros."""
-        online = self._nodes.online()
+        online, models = self._nodes.online(), state.models
+        accepted = np.zeros(len(models), np.int64) if state.accepted is None else state.accepted
         sent = {
             device: messages.addressed(
                 "test",
                 online[device],
-                messages.test_order(self._run, self._round, device, row, self._about, self._first),
+                messages.test_order(
+                    self._run, self._round, device, row, self._about, self._sealing, int(accepted[device])
+                ),
                 self._round,
                 self._timeout + 60,
             )
             for device, row in enumerate(models)
             if device in online
         }
-        none = Tested(np.zeros((self._classes, self._classes), np.int64), math.nan)
+        asked = self._desk.trainer.goal, self._classes
+        none = Tested(asked[0].nothing(self._classes), math.nan)
         own, everybody = [none] * len(models), [none] * len(models)
         for answer in exchange(self._grid, sent, self._timeout, restarted=self._nodes.restarted):
             device = answer.device
             if answer.content is None:
                 self._note(device, answer.problem)
                 continue
-            where = self._run, self._round, device, self._classes
+            where = self._run, self._round, device, asked
             try:
                 found = messages.read_test_reply(answer.content, *where, self._sizes(device))
                 self._note(device, "", answer.content)
@@ -163,21 +173,25 @@ class Flower:
                 self._note(device, short(f"refused: {error}"))
                 continue
             own[device], everybody[device] = found[0] or none, found[1] or none
-        if self.data.elsewhere and self._first is None:
+        if self.data.elsewhere and self._sealing is None and not is_personal(self._desk.client):
             everybody = self._public_tests(models)
         return Tests.stack(None if self.data.local_test is None else own, everybody)
 
     def _sizes(self, device: int) -> tuple[range | None, range | None]:
-        """How many samples a device may have been tested on: its own, everybody's."""
+        """How many targets a device may have been tested on: its own, everybody's."""
         if self.data.elsewhere:
             return range(messages.MOST + 1), None
-        local, everybody = self.data.local_test, len(self.data.global_test)
-        own = None if local is None else range(len(local[device]), len(local[device]) + 1)
-        return own, range(everybody, everybody + 1)
+        local = self.data.local_test
+        own, everybody = (
+            int((self.data.y[rows] != NO_LABEL).sum())
+            for rows in (np.arange(0) if local is None else local[device], self.data.global_test)
+        )
+        return None if local is None else range(own, own + 1), range(everybody, everybody + 1)
 
     def _public_tests(self, models: Array) -> list[Tested]:
         """Tests on samples that the server itself has; equal models are tested once."""
         samples = Own(self.data.x, self.data.y, self.data.global_test)
+        models = models[:, : self.layout.size]
         tested = {row.tobytes(): row for row in models}
         found = {key: examine(row, samples, self._desk) for key, row in tested.items()}
         return [found[row.tobytes()] for row in models]
@@ -221,13 +235,15 @@ class Flower:
             log.warning("device %d no longer has what it had not sent yet; it goes on without", device)
         seconds = min(trained.seconds, answer.seconds)
         cost = Cost(seconds, answer.seconds - seconds)
-        return Reply(device, update, trained.samples, trained.loss, len(trained.content), cost=cost)
+        sent = len(trained.content)
+        return Reply(device, update, trained.samples, trained.loss, sent, cost=cost, kept=trained.kept)
 
     def _unpacked(self, content: bytes, job: Job) -> Array:
         """The update in a reply, or the sealed row."""
-        if self._first is None:
-            return unpack(content, self.layout.size)
-        return blind.sealed(content, self.layout.size, job.round, job.device)
+        if self._sealing is None:
+            return unpack(content, self._desk.width)
+        cut = self._sealing.cut
+        return blind.sealed(content, cut, cut.sent(job.round, job.plan.density), job.round, job.device)
 
     def _note(self, device: int, problem: str, content: RecordDict | None = None, samples: int | None = None) -> None:
         """Remember what a device said last, for those who look after it."""

@@ -6,7 +6,7 @@ is told its own row only. A device answers with its update, and with as much els
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +16,15 @@ from fedfilt._types import Array
 from fedfilt._version import __version__
 from fedfilt.system import blind
 from fedfilt.system.orders import Job, Plan
+from fedfilt.training.goal import Goal
 from fedfilt.training.work import Tested
 
 RECORD = "fedfilt"
 FORMAT = 3  # 1 had no number and counted rounds from 0, 2 did not say about which experiment
 WITHHELD = -1  # samples of a device that does not say how many
 MOST = 1_000_000  # samples that a device with data of its own may say it has trained or was tested on
-Open = Callable[[str, Array, Sequence[blind.Mask]], Array]  # run, masked values, masks in them -> row
+Asked = tuple[Goal, int]  # what a test is of, and how many outputs its model has
+Open = Callable[[str, dict[str, bytes]], Array]  # run, fields of `fedfilt.system.blind.handed_out` -> row
 TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": MessageType.QUERY}
 
 
@@ -33,11 +35,12 @@ class BadMessage(ValueError):
 class Trained(NamedTuple):
     """What a device says after training."""
 
-    content: bytes  # the packed update, see `fedfilt.system.wire`; or a masked row, see `fedfilt.system.blind`
+    content: bytes  # the packed update, see `fedfilt.system.wire`; or masked pieces, see `fedfilt.system.blind`
     samples: int  # or WITHHELD
     loss: float  # NaN: without samples, or not said
     seconds: float  # it trained
-    lost: bool = False  # whether it no longer had what it had not sent yet
+    lost: bool = False  # whether it no longer had what it had kept, or not sent yet
+    kept: int = 0  # bytes that its client keeps
 
 
 class Said(NamedTuple):
@@ -47,10 +50,10 @@ class Said(NamedTuple):
     ahead: float  # seconds by which its clock is ahead of the server's, NaN if it does not know
 
 
-def train_order(run: str, job: Job, about: str = "", first: Array | None = None) -> RecordDict:
+def train_order(run: str, job: Job, about: str = "", sealing: blind.Sealing | None = None) -> RecordDict:
     """The order to train: the device's own row and plan, and about which experiment (`fedfilt.system.about`).
 
-    With the `first` model, which is public, the row is a sealed one: see `fedfilt.system.blind`.
+    With `sealing` the row is a sealed one: see `fedfilt.system.blind`.
     """
     return _content(
         run,
@@ -58,7 +61,7 @@ def train_order(run: str, job: Job, about: str = "", first: Array | None = None)
         job.device,
         {
             "about": about,
-            **_given(job.model, first),
+            **_given(job.model, sealing),
             "accepted": job.accepted,
             "epochs": job.plan.epochs,
             "data-fraction": job.plan.data_fraction,
@@ -85,8 +88,9 @@ def read_train_order(content: RecordDict, size: int, open: Open | None = None) -
 def train_reply(run: str, job: Job, trained: Trained, ahead: float = math.nan) -> RecordDict:
     """What a device answers to an order to train."""
     fields = {"update" if name == "content" else name: value for name, value in trained._asdict().items()}
-    if math.isnan(trained.loss):
-        del fields["loss"]
+    for name, left_out in (("loss", math.isnan(trained.loss)), ("kept", not trained.kept)):
+        if left_out:
+            del fields[name]
     return _answer(run, job.round, job.device, fields, ahead)
 
 
@@ -104,7 +108,8 @@ def read_train_reply(content: RecordDict, run: str, job: Job, samples: range, mo
     seconds = _get(record, "seconds", float)
     if not 0 <= seconds < 1e9:
         raise BadMessage(f"seconds must be from 0 to 1e9, got {seconds}")
-    return Trained(update, trained_on, loss, seconds, _get(record, "lost", bool))
+    kept = _number(record, "kept", 0, 2**40) if "kept" in record else 0
+    return Trained(update, trained_on, loss, seconds, _get(record, "lost", bool), kept)
 
 
 def test_order(
@@ -113,16 +118,28 @@ def test_order(
     device: int,
     row: Array,
     about: str,
-    first: Array | None = None,  # noqa: PT028 (no test)
+    sealing: blind.Sealing | None = None,  # noqa: PT028 (no test)
+    accepted: int = 0,  # noqa: PT028
 ) -> RecordDict:
     """The order to keep a model and test it on the device's own and everybody's test; see `train_order`."""
-    return _content(run, round, device, {"about": about, **_given(row, first)})
+    return _content(run, round, device, {"about": about, **_given(row, sealing), "accepted": accepted})
 
 
-def read_test_order(content: RecordDict, size: int, open: Open | None = None) -> tuple[str, int, int, Array]:
-    """(run, round, device, row) of an order to test."""
+class Given(NamedTuple):
+    """An order to take a row and to test it."""
+
+    run: str
+    round: int
+    device: int
+    row: Array
+    accepted: int  # the last round in which this device's reply counted; 0: none
+
+
+def read_test_order(content: RecordDict, size: int, open: Open | None = None) -> Given:
+    """An order to test; see `test_order`."""
     record = _record(content)
-    return *_head(record), _row(record, size, open)
+    run, round, device = _head(record)
+    return Given(run, round, device, _row(record, size, open), _number(record, "accepted", 0, 2**31))
 
 
 def about_of(content: RecordDict) -> str:
@@ -137,21 +154,22 @@ def test_reply(
     fields: dict[str, Any] = {}
     for name, tested in zip(("local", "global"), tests, strict=True):
         if tested is not None:
-            fields |= {name: tested.confusion.astype("<i8").tobytes(), f"{name}-loss": tested.loss}
+            fields |= {name: _sums_bytes(tested.sums), f"{name}-loss": tested.loss}
     return _answer(run, round, device, fields, ahead)
 
 
 def read_test_reply(
-    content: RecordDict, run: str, round: int, device: int, classes: int, sizes: tuple[range | None, range | None]
+    content: RecordDict, run: str, round: int, device: int, asked: Asked, sizes: tuple[range | None, range | None]
 ) -> tuple[Tested | None, Tested | None]:
-    """What a device found on its own and everybody's test, if it counts as many samples as there may be.
+    """What a device found on its own and everybody's test, if it counts as many targets as there may be.
 
-    A test of size None is not read; one that may be empty need not be reported.
+    `asked` are the goal and how many outputs its model has. A test of size None is not read; one that may be empty need
+    not be reported.
     """
     record = _record(content)
     _check_head(record, run, round, device)
     local, everybody = (
-        None if size is None or (0 in size and name not in record) else _tested(record, name, classes, size)
+        None if size is None or (0 in size and name not in record) else _tested(record, name, asked, size)
         for name, size in zip(("local", "global"), sizes, strict=True)
     )
     return local, everybody
@@ -195,18 +213,9 @@ def _answer(run: str, round: int, device: int, fields: dict[str, Any], ahead: fl
     return _content(run, round, device, {**fields, **Said(__version__, ahead)._asdict()})
 
 
-def _given(row: Array, first: Array | None) -> dict[str, Any]:
+def _given(row: Array, sealing: blind.Sealing | None) -> dict[str, bytes]:
     """The fields that give a device its row."""
-    if first is None:
-        return {"row": _bytes(row)}
-    values, masks = blind.opened(row)
-    if not masks:
-        return {"row": _bytes(first)}
-    return {"masked": values.astype("<u8").tobytes(), "masks": blind.masks_to_bytes(masks)}
-
-
-def _bytes(row: Array) -> bytes:
-    return row.astype("<f4").tobytes()
+    return {"row": row.astype("<f4").tobytes()} if sealing is None else blind.handed_out(row, sealing)
 
 
 def _record(content: RecordDict) -> ConfigRecord:
@@ -252,7 +261,7 @@ def _check_head(record: ConfigRecord, run: str, round: int, device: int) -> None
 
 def _row(record: ConfigRecord, size: int, open: Open | None) -> Array:
     if "masked" in record:
-        return _unmasked(record, size, open)
+        return _unmasked(record, open)
     content: bytes = _get(record, "row", bytes)
     if len(content) != 4 * size:
         raise BadMessage(f"row must be {size} float32 values, got {len(content)} bytes")
@@ -262,25 +271,29 @@ def _row(record: ConfigRecord, size: int, open: Open | None) -> Array:
     return row
 
 
-def _unmasked(record: ConfigRecord, size: int, open: Open | None) -> Array:
-    content: bytes = _get(record, "masked", bytes)
+def _unmasked(record: ConfigRecord, open: Open | None) -> Array:
+    fields = {name: _get(record, name, bytes) for name in ("row", "masked", "masks")}
     if open is None:
         raise BadMessage("row is masked, and this device has no group key")
-    if len(content) != 8 * (size + blind.CHECKS):
-        raise BadMessage(f"masked must be {size + blind.CHECKS} values of 8 bytes, got {len(content)} bytes")
     try:
-        masks = blind.masks_from_bytes(_get(record, "masks", bytes))
-        return open(_get(record, "run", str), np.frombuffer(content, "<u8").astype(np.uint64), masks)
+        return open(_get(record, "run", str), fields)
     except ValueError as error:
         raise BadMessage(str(error)) from None
 
 
-def _tested(record: ConfigRecord, key: str, classes: int, size: range) -> Tested:
+def _sums_bytes(sums: Array) -> bytes:
+    return sums.astype("<i8" if sums.dtype.kind == "i" else "<f8").tobytes()
+
+
+def _tested(record: ConfigRecord, key: str, asked: Asked, size: range) -> Tested:
     content: bytes = _get(record, key, bytes)
-    if len(content) != 8 * classes * classes:
-        raise BadMessage(f"{key} must be {classes} x {classes} numbers, got {len(content)} bytes")
-    matrix = np.frombuffer(content, "<i8").astype(np.int64).reshape(classes, classes)
-    if matrix.min() < 0 or matrix.max() > size[-1] or int(matrix.sum()) not in size:
-        most = f"{size[0]} to {size[-1]}" if len(size) > 1 else f"{size[-1]}"
-        raise BadMessage(f"{key} must count {most} samples, got {matrix.sum()}")
-    return Tested(matrix, _get(record, f"{key}-loss", float))
+    (goal, outputs), most = asked, f"{size[0]} to {size[-1]}" if len(size) > 1 else f"{size[-1]}"
+    nothing = goal.nothing(outputs)
+    if len(content) != 8 * nothing.size:
+        shape = " x ".join(map(str, nothing.shape))
+        raise BadMessage(f"{key} must be {shape} numbers, got {len(content)} bytes")
+    kind = "<i8" if nothing.dtype.kind == "i" else "<f8"
+    sums = np.frombuffer(content, kind).astype(nothing.dtype).reshape(nothing.shape)
+    if (count := goal.counted(sums)) not in size:
+        raise BadMessage(f"{key} must count {most} samples, got {count:g}")
+    return Tested(sums, _get(record, f"{key}-loss", float))

@@ -5,7 +5,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -20,9 +20,12 @@ from fedfilt.training.work import Desk
 
 
 @contextmanager
-def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0) -> Iterator[Grid]:
-    """A grid with one simulated node per device, numbered by `partition-id`; each has a folder for what it keeps."""
-    with tempfile.TemporaryDirectory(prefix="fedfilt-") as folder:
+def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0, kept: Path | None = None) -> Iterator[Grid]:
+    """A grid with one simulated node per device, numbered by `partition-id`; each has a folder for what it keeps.
+
+    They are in the folder `kept`, for a run that is to go on after it was killed, or are gone with the grid.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedfilt-") if kept is None else nullcontext(kept) as folder:
         threads = desk.trainer.network is not None  # the native core lets threads work side by side, torch does not
         with running_grid(
             _Maker(desk, data, Path(folder)), data.count, workers or native.cores(), threads=threads

@@ -37,13 +37,13 @@ def make_app(watch: Watch) -> Dash:
     def layout() -> Any:
         watch.refresh()
         run = first(watch)
-        return page.layout(watch.runs, run, marks(watch, run), bool(watch.homes))
+        return page.layout(watch.experiments, run, marks(watch, run), bool(watch.homes))
 
     def index(**parts: str) -> str:
         watch.refresh()
         if watch.only_homes:
             flask.abort(flask.redirect("/home"))
-        return opening.html(first(watch), parts)
+        return opening.html(first(watch), parts, of(watch, first(watch)))
 
     app.layout = layout
     app.interpolate_index = index  # type: ignore[method-assign,assignment]
@@ -56,9 +56,14 @@ def make_app(watch: Watch) -> Dash:
 
 
 def first(watch: Watch) -> Records | None:
-    """The run to open with: one that is running, else one with rounds, else any."""
-    order = {"running": 0, "stopping": 0}
-    return min(watch.runs, key=lambda r: (order.get(r.status, 1), not r.rounds), default=None)
+    """The run to open with: one that is running, else one with rounds, else any; of several the newest."""
+    running = ("running", "stopping")
+    return max(watch.runs, key=lambda r: (r.status in running, bool(r.rounds), r.changed), default=None)
+
+
+def of(watch: Watch, run: Records | None) -> str:
+    """The experiment of a run, if there are several."""
+    return watch.experiment(run)[0] if len(watch.experiments) > 1 else ""
 
 
 def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
     return {
         "state": "" if run is None else run.status,
         "run": None if run is None else run_key(run),
-        "runs": [run_key(r) for r in watch.runs],
+        "runs": [f"{run_key(r)} {r.name}" for r in watch.runs],
         "tests": f"{None if run is None else run_key(run)} {tests} {run is not None and run.graph is not None}",
         "played": None if run is None else f"{run_key(run)} {run.rounds[-1]['round'] if run.rounds else 0}",
     }
@@ -93,7 +98,8 @@ class Pulse:
         said = [] if run is None else [*run.notes, steering.complaint(run)]
         mark = hashlib.sha256(repr((shown, now["runs"], states, said)).encode()).hexdigest()[:16]
         homes = bool(self._watch.homes)
-        return {**page.progress(run), "events": page.events(run), "mark": mark, "homes": homes}
+        words = page.progress(run, of(self._watch, run))
+        return {**words, "events": page.events(run), "mark": mark, "homes": homes}
 
 
 def _follow(app: Dash, watch: Watch) -> None:
@@ -130,10 +136,10 @@ def _follow(app: Dash, watch: Watch) -> None:
         chosen = now["run"] != seen.get("run")
         last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
         new_value = last if shown is None or chosen else min(int(value or last), last)
-        new_runs = page.options(watch.runs) if now["runs"] != seen.get("runs") else no_update
+        new_runs = page.options(watch.experiments) if now["runs"] != seen.get("runs") else no_update
         return [
             page.notes(run),
-            page.table(watch.runs),
+            page.table(watch.experiments, run),
             run is None or run.status != "running",
             run is None or run.status != "stopped",
             new_runs,
@@ -183,7 +189,8 @@ def _draw(app: Dash, watch: Watch) -> None:
         prevent_initial_call=True,
     )
     def lower(ready: Any, key: str) -> Any:
-        return page.lower(watch.runs, watch.run(key)) if ready else [no_update] * 2
+        run = watch.run(key)
+        return page.lower(watch.experiment(run)[1], run) if ready else [no_update] * 2
 
     @app.callback(
         Output("building", "figure"),
@@ -221,9 +228,8 @@ def _draw(app: Dash, watch: Watch) -> None:
 
     def _titled(figure: Any, run: Records) -> Any:
         if len(watch.runs) > 1:
-            figure.layout.title.text = (
-                f"{figures.plain(run.name)}: {figure.layout.title.text.removeprefix('the building: ')}"
-            )
+            words = " ".join(figure.layout.title.text.split("<br>")).removeprefix("the building: ")
+            figures.titled(figure, f"{run.name}: {words}")
         return figure
 
     @app.callback(
@@ -240,7 +246,8 @@ def _draw(app: Dash, watch: Watch) -> None:
     def accuracy(_: Any, against: str, shown: int | None, beside: str, seen: Any, key: str) -> Any:
         if skip("local", seen) and skip("global", seen):
             return [no_update] * 2
-        runs = page.curves(watch.runs, watch.run(key), watch.run(beside))
+        run = watch.run(key)
+        runs = page.curves(watch.experiment(run)[1], run, watch.run(beside))
         return [figures.accuracy(runs, test, against, shown) for test in ("local", "global")]
 
     @app.callback(

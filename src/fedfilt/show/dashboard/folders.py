@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedfilt.home.records import Home, home_folders
+from fedfilt.runs.groups import experiments
 from fedfilt.runs.records import Records, named, run_folders
 
 PAUSE = 0.5  # seconds in which the folders are looked at once, however many pages ask
@@ -19,6 +20,8 @@ class Watch:
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self.paths = [Path(path) for path in paths]
         self.runs: list[Records] = []
+        self.experiments: dict[str, list[Records]] = {}  # the newest first
+        self._named: list[tuple[Path, str]] = []
         self.homes: list[Home] = []
         self._lock = threading.Lock()
         self._looked = self._searched = float("-inf")
@@ -36,6 +39,7 @@ class Watch:
                 self._search()
             for run in self.runs:
                 run.refresh()
+            self._name()
             for home in self.homes:
                 home.refresh()
 
@@ -44,11 +48,23 @@ class Watch:
         folders = run_folders(self.paths)
         folders += [folder for folder, run in known.items() if run.config and folder not in folders]  # deleted: say so
         if set(folders) != set(known):
-            self.runs = named([known.get(folder) or Records(folder) for folder in folders])
+            self.runs = [known.get(folder) or Records(folder) for folder in folders]
         homes = {home.folder: home for home in self.homes}
         self.homes = [
             homes.get(folder) or Home(folder) for folder in dict.fromkeys([*homes, *home_folders(self.paths)])
         ]
+
+    def _name(self) -> None:
+        """Name the runs of each experiment by what tells them apart, whenever one is new or has another config."""
+        now = [(run.folder, run.config_text) for run in self.runs]
+        if sorted(now) != self._named:
+            self._named = sorted(now)
+            self.experiments = {name: named(found) for name, found in experiments(self.runs).items()}
+            self.runs = [run for found in self.experiments.values() for run in found]
+
+    def experiment(self, run: Records | None) -> tuple[str, list[Records]]:
+        """The name of a run's experiment, and all its runs."""
+        return next(((name, found) for name, found in self.experiments.items() if run in found), ("", []))
 
     @property
     def only_homes(self) -> bool:

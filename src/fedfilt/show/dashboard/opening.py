@@ -15,9 +15,9 @@ from fedfilt.show.report.page import plotly_js
 PLOTLY = f"_plotly-{__version__}.js"  # Dash takes it instead of its own
 
 
-def html(run: Records | None, parts: dict[str, str]) -> str:
+def html(run: Records | None, parts: dict[str, str], experiment: str = "") -> str:
     """The page as the browser first gets it; `parts` are Dash's own scripts and styles."""
-    now = page.progress(run)
+    now = page.progress(run, experiment)
     return "".join(
         [
             f"<!doctype html><html lang='en'><head>{parts['metas']}<title>{parts['title']}</title>{parts['favicon']}",

@@ -1,17 +1,19 @@
 """What the page shows: components and texts made of records, with no reaction to the reader in them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from dash import dcc, html
 
+from fedfilt.runs.groups import furthest, groups
 from fedfilt.runs.records import Records
 from fedfilt.show import figures
 from fedfilt.show.dashboard.folders import run_key
 from fedfilt.show.dashboard.steering import complaint
 from fedfilt.show.shares import taken
-from fedfilt.show.words import dated
+from fedfilt.show.words import dated, heading, last, metric_of
+from fedfilt.training.goal import ACCURACY
 
 EVENTS, CURVES, NEIGHBOURS = 60, 12, 8  # shown at most
 LOW, HIGH = -2, 4  # of log10 mu
@@ -26,13 +28,17 @@ WORDS = {
 GRAPH: Any = {"responsive": True, "displaylogo": False, "displayModeBar": False}
 
 
-def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any], homes: bool = False) -> Any:
+def layout(
+    experiments: Mapping[str, Sequence[Records]], run: Records | None, marks: dict[str, Any], homes: bool = False
+) -> Any:
     """The page as it opens, on one run; `marks` is what the reader has then seen, `homes` whether there are any."""
+    choices = options(experiments)
+    experiment = next((name for name, found in experiments.items() if run in found), "")
     last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
     key = run_key(run) if run is not None else None
     controls = [
-        _field("Run", dcc.Dropdown(options(runs), key, id="run", clearable=False, searchable=len(runs) > 8)),
-        _field("Beside it", dcc.Dropdown(options(runs), None, id="beside", placeholder="no other run")),
+        _field("Run", dcc.Dropdown(choices, key, id="run", clearable=False, optionHeight="auto", maxHeight=420)),
+        _field("Beside it", dcc.Dropdown(choices, None, id="beside", placeholder="no other run", optionHeight="auto")),
         html.Div(
             [
                 html.Button("Stop", id="stop", disabled=True),
@@ -46,7 +52,7 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any], 
             html.Header(
                 [
                     html.H1("fedfilt"),
-                    html.Div(status(run), id="status", role="status"),
+                    html.Div(status(run, experiment if len(experiments) > 1 else ""), id="status", role="status"),
                     html.A("the living home", href="/home", id="to-home", hidden=not homes),
                 ]
             ),
@@ -67,7 +73,7 @@ def layout(runs: Sequence[Records], run: Records | None, marks: dict[str, Any], 
                     html.Div(
                         [
                             _device(run),
-                            _panel("Runs", [html.Div(table(runs), id="table", className="scroll")]),
+                            _runs(experiments, run),
                             _panel("Events", [html.Pre(events(run), id="events", tabIndex=0, role="log")]),
                         ],
                         className="stack",
@@ -113,14 +119,23 @@ def _building(run: Records | None) -> Any:
         role="group",
         **_named("The building. Left and right arrow keys choose a device."),
     )
-    choices = _radio("colour", {key: words for key, (words, _) in figures.COLOURS.items()})
+    known = figures.colours(ACCURACY if run is None else run.metric)
+    choices = _radio("colour", {key: words for key, (words, _) in known.items()})
     return _panel("The building", [_field("Colour", choices), pictures])
+
+
+def _runs(experiments: Mapping[str, Sequence[Records]], run: Records | None) -> Any:
+    search = dcc.Input(id="search", type="search", placeholder="words in their names", debounce=False)
+    shown = html.Div(table(experiments, run), id="table")
+    return _panel("Runs", [_field("Search", search), shown])
 
 
 def _accuracy(runs: Sequence[Records], run: Records | None) -> Any:
     drawn = curves(runs, run)
     both = [_graph(test, figures.accuracy(drawn, test)) for test in ("local", "global")]
-    return _panel("Accuracy", [_field("Against", _radio("against", figures.AGAINST)), html.Div(both, className="pair")])
+    against = _radio("against", {key: figures.axis_of(drawn, key) for key in figures.AGAINST})
+    words = heading(metric_of(drawn))
+    return _panel(words, [_field("Against", against), html.Div(both, className="pair")])
 
 
 def _timeline(run: Records | None) -> Any:
@@ -151,9 +166,15 @@ def _what_if(run: Records | None) -> Any:
     )
 
 
-def options(runs: Sequence[Records]) -> list[dict[str, str]]:
+def options(experiments: Mapping[str, Sequence[Records]]) -> list[dict[str, str]]:
     """The runs to choose from."""
-    return [{"label": run.name, "value": run_key(run)} for run in runs]
+    several = len(experiments) > 1
+    return [
+        {"label": f"{name}: {run.name}" if several and run.config else run.name, "value": run_key(run)}
+        for name, found in experiments.items()
+        for group in groups(found).values()
+        for run in group
+    ]
 
 
 def strength(run: Records | None) -> float:
@@ -164,19 +185,20 @@ def strength(run: Records | None) -> float:
 
 
 def curves(runs: Sequence[Records], run: Records | None, beside: Records | None = None) -> list[Records]:
-    """The runs whose curves are drawn: the chosen ones and others, in the order of all."""
+    """The runs whose curves are drawn: the chosen ones with all their seeds and others of the experiment, in order."""
     first = [r for r in (run, beside) if r is not None]
-    others = [r for r in runs if r not in first and r.rounds]
-    kept = [*first, *others][:CURVES]
-    return [r for r in runs if r in kept]
+    together = [*runs, *(r for r in first if r not in runs)]
+    alike = list(groups(r for r in together if r.rounds or r in first).values())
+    kept = sorted(alike, key=lambda group: not any(r in group for r in first))[:CURVES]
+    return [r for r in together if any(r in group for group in kept)]
 
 
-def progress(run: Records | None) -> dict[str, str]:
-    """How far a run is."""
+def progress(run: Records | None, experiment: str = "") -> dict[str, str]:
+    """How far a run is; its experiment is named where there are several."""
     if run is None:
         return {"words": "no run yet", "state": "waiting", "done": "0", "planned": "1"}
     done = run.rounds[-1]["round"] if run.rounds else 0
-    words = f"{run.name}: {WORDS.get(run.status, run.status)}"
+    words = f"{f'{experiment}, ' if experiment else ''}{run.name}: {WORDS.get(run.status, run.status)}"
     text = f"{words}, round {done} of {run.planned}" if run.planned else words
     spent = (run.rounds[-1].get("privacy") or {}).get("epsilon") if run.rounds else None
     if spent is not None:
@@ -184,9 +206,9 @@ def progress(run: Records | None) -> dict[str, str]:
     return {"words": text, "state": run.status, "done": str(done), "planned": str(max(run.planned, 1))}
 
 
-def status(run: Records | None) -> Any:
+def status(run: Records | None, experiment: str = "") -> Any:
     """One line on how far a run is."""
-    now = progress(run)
+    now = progress(run, experiment)
     bar = html.Progress(id="status-bar", value=now["done"], max=now["planned"], **_named("rounds played"))
     return [html.Span(now["words"], id="status-words", className=f"state {now['state']}"), bar]
 
@@ -210,22 +232,72 @@ def events(run: Records | None) -> str:
     return "\n".join([*recent, *([f"and {more} before"] if more else [])])
 
 
-def table(runs: Sequence[Records]) -> Any:
-    """All runs side by side."""
-    head = html.Tr([html.Th(words) for words in ("run", "state", "round", "local", "worst", "global", "time")])
-    rows = []
-    for run in runs:
-        cells = [
-            run.name,
-            WORDS.get(run.status, run.status),
-            f"{run.rounds[-1]['round'] if run.rounds else 0}/{run.planned}",
+def table(experiments: Mapping[str, Sequence[Records]], chosen: Records | None) -> Any:
+    """All runs side by side, by experiment, the seeds of a rule under their mean.
+
+    A script (assets/runs.js) folds experiments and seeds, searches, and lets a click choose a run.
+    """
+    runs = [run for found in experiments.values() for run in found]
+    real = [run.real_time for run in runs]
+    seconds = "real" if real and all(real) else "real where devices are, else simulated" if any(real) else "simulated"
+    names = ("run", "round", "local", "worst", "global", "time")
+    bodies = []
+    for number, (name, found) in enumerate(experiments.items()):
+        if len(experiments) > 1:
+            opened = chosen in found or (chosen is None and number == 0)
+            title = _button(name, "experiment", expanded=opened)
+            bodies.append(html.Tbody(html.Tr(html.Th(title, colSpan=len(names))), key=name, **_data(kind="experiment")))
+        for label, group in groups(found).items():
+            bodies.append(_group(name, label, group, chosen))
+    caption = html.Caption(f"{metric_of(runs).words} at the last test; seconds are {seconds}")
+    head = html.Thead(html.Tr([html.Th(words) for words in names]))
+    return html.Table([caption, head, *bodies])
+
+
+def _group(experiment: str, label: str, group: Sequence[Records], chosen: Records | None) -> Any:
+    """A rule: its name over the whole width, the mean of its seeds, and under it each seed."""
+    one = len(group) == 1
+    marked = "chosen" if chosen in group else ""
+    key = run_key(group[0]) if one else f"{experiment} {label}"
+    name = group[0].name if one or not group[0].config else label
+    first = _button(name, run=run_key(group[0])) if one else html.Span(label)
+    who = "" if one else _button(f"{len(group)} seeds", "seeds")
+    rows = [html.Tr(html.Td(first, colSpan=6, className=f"name {marked}")), html.Tr([html.Td(who), *_cells(group)])]
+    if not one:
+        rows += [
+            html.Tr(
+                [html.Td(_button(f"seed {run.seed}", run=run_key(run))), *_cells([run])], hidden=True, **_data(seed="")
+            )
+            for run in group
         ]
-        for test, key in (("local", "mean"), ("local", "worst"), ("global", "mean")):
-            tested = run.tested(test)
-            cells.append(f"{tested[-1]['mixed'][test].get(key, np.nan):.1%}" if tested else "–")
-        cells.append(f"{run.spent('latency')[-1]:.3g} s" if run.rounds else "–")
-        rows.append(html.Tr([html.Td(cell) for cell in cells]))
-    return html.Table([html.Thead(head), html.Tbody(rows)])
+    words = " ".join([experiment, label, *(f"seed {run.seed} {WORDS.get(run.status, '')}" for run in group)])
+    return html.Tbody(rows, key=key, **_data(kind="group", of=experiment, words=words, key=key))
+
+
+def _cells(group: Sequence[Records]) -> list[Any]:
+    """How far runs are, and the mean of their scores and times."""
+    metric = metric_of(group)
+    played = [run.rounds[-1]["round"] if run.rounds else 0 for run in group]
+    states = dict.fromkeys(WORDS.get(run.status, run.status) for run in group if run.status != "finished")
+    cells = [" ".join([f"{min(played)}/{group[0].planned}", *([", ".join(states)] if states else [])])]
+    for test, key in (("local", "mean"), ("local", "worst"), ("global", "mean")):
+        values = [value for run in furthest(group, test) if np.isfinite(value := last(run, test, key))]
+        cells.append(metric.text(float(np.mean(values))) if values else "–")
+    spent = [float(run.spent("latency")[-1]) for run in group if run.rounds]
+    cells.append(f"{np.mean(spent):.3g} s" if spent else "–")
+    return [html.Td(cell) for cell in cells]
+
+
+def _button(words: str, fold: str = "", expanded: bool = False, run: str = "") -> Any:
+    """What folds a part of the table, or chooses a run."""
+    more: Any = _data(run=run)
+    if fold:
+        more = {**_data(fold=fold, first=str(expanded).lower()), "aria-expanded": str(expanded).lower()}
+    return html.Button(words, className="plain", **more)
+
+
+def _data(**values: str) -> Any:
+    return {f"data-{key}": value for key, value in values.items()}
 
 
 def plan(run: Records | None, device: int, number: int | None) -> Any:
@@ -241,20 +313,21 @@ def plan(run: Records | None, device: int, number: int | None) -> Any:
     rooms = None if run.graph is None else run.graph.rooms
     epochs = cell("epochs", "d")
     samples = run.weights()
+    clock = "time" if run.real_time else "time, simulated"
     rows = {
         "room": "–" if rooms is None or device >= len(rooms) else str(rooms[device]),
         "samples": "–" if samples is None or device >= len(samples) else f"{samples[device]:.0f}",
         "plan": f"{epochs} epoch{'s' * (epochs != '1')} on {cell('data_fraction', '.0%')} of its data, "
         f"sends {cell('density', '.1%')}",
         "outcome": cell("outcome", "") or "–",
-        "time": f"{cell('compute_seconds', '.3g')} s computing, {cell('send_seconds', '.3g')} s sending, "
+        clock: f"{cell('compute_seconds', '.3g')} s computing, {cell('send_seconds', '.3g')} s sending, "
         f"{cell('idle_seconds', '.3g')} s idle",
         "cost": f"{cell('joules', '.3g')} J, {cell('bytes', ',')} bytes",
     }
     for test in ("local", "global"):
         values = run.accuracies(test, number)
         if values is not None and device < len(values):
-            rows[f"{test} accuracy"] = f"{values[device]:.1%}"
+            rows[f"{test} {run.metric.words}"] = run.metric.text(float(values[device]))
     return html.Table(html.Tbody([html.Tr([html.Th(k), html.Td(v)]) for k, v in rows.items()]), className="plan")
 
 

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 
 from fedfilt._types import Array
 from fedfilt.runs.records import Records
-from fedfilt.runs.rules import look
 from fedfilt.show.figures.style import INK, blank, empty, styled
+from fedfilt.training.goal import ACCURACY
 
 TEXT_LIMIT = 60  # rows and columns up to which numbers are written into the cells
 
@@ -17,13 +17,18 @@ def label_counts(counts: Array) -> Any:
     """Training samples per device and label: who holds what."""
     few = len(counts) <= TEXT_LIMIT and counts.shape[1] <= TEXT_LIMIT
     text = {"text": [[str(n) if n else "" for n in row] for row in counts], "texttemplate": "%{text}"} if few else {}
-    hover = "device %{y}, label %{x}: %{z} samples<extra></extra>"
+    labelled = counts.shape[1] > 1
+    hover = f"device %{{y}}{', label %{x}' * labelled}: %{{z}} samples<extra></extra>"
     heat = go.Heatmap(z=counts, colorscale="Blues", colorbar={"title": "samples"}, hovertemplate=hover, **text)
     return styled(
         blank(heat),
-        "training samples per device and label",
+        f"training samples per device{' and label' * labelled}",
         max(360, 140 + 22 * min(len(counts), TEXT_LIMIT)),
-        xaxis={"title": "label", "dtick": 1 if counts.shape[1] <= TEXT_LIMIT else None},
+        xaxis={
+            "title": "label" * labelled,
+            "showticklabels": labelled,
+            "dtick": 1 if counts.shape[1] <= TEXT_LIMIT else None,
+        },
         yaxis={"title": "device", "autorange": "reversed", "dtick": 1 if len(counts) <= 40 else None},
     )
 
@@ -38,27 +43,27 @@ def device_bars(run: Records, test: str = "local", number: int | None = None) ->
     values = run.accuracies(test, number)
     if values is None or not np.isfinite(values).any():
         return empty("not tested yet")
-    worst, mean = int(np.nanargmin(values)), float(np.nanmean(values))
-    colours = [INK if i == worst else look(run.rule).colour for i in range(len(values))]
-    hover = "device %{x}: %{y:.1%}<extra></extra>"
+    metric = run.metric
+    worst, mean = int((np.nanargmax if metric.lower else np.nanargmin)(values)), float(np.nanmean(values))
+    colours = [INK if i == worst else run.look.colour for i in range(len(values))]
+    hover = f"device %{{x}}: %{{y:{metric.form}}}<extra></extra>"
     bar = go.Bar(x=list(range(len(values))), y=values, marker={"color": colours}, hovertemplate=hover)
     figure = blank(bar)
     figure.add_hline(y=mean, line={"color": INK, "dash": "dot", "width": 1.5})
-    words = f"worst: device {worst}, {values[worst]:.1%}"
+    words = f"worst: device {worst}, {metric.text(float(values[worst]))}"
     at: dict[str, Any] = {"x": worst, "y": float(values[worst]), "showarrow": True, "arrowhead": 2, "ay": -32, "ax": 0}
     at["xanchor"] = "left" if worst < len(values) / 4 else "right" if worst >= 3 * len(values) / 4 else "center"
     figure.add_annotation(text=words, **at, bgcolor="#FFFFFF", bordercolor=INK, borderpad=3)
     at_round = run.tested(test, number)[-1]["round"]
+    scale: dict[str, Any] = {"rangemode": "tozero"}
+    if metric.share:
+        scale = {"range": [0, 1.12], "tickvals": [0, 0.25, 0.5, 0.75, 1]}
+    # Plotly leaves out numbers for which a phone has no room
     return styled(
         figure,
-        f"{test} accuracy, round {at_round} (mean {mean:.1%})",
-        xaxis={"title": "device", "dtick": 1 if len(values) <= 40 else None, "range": [-0.6, len(values) - 0.4]},
-        yaxis={
-            "title": f"{test} accuracy",
-            "tickformat": ".0%",
-            "range": [0, 1.12],
-            "tickvals": [0, 0.25, 0.5, 0.75, 1],
-        },
+        f"{test} {metric.words}, round {at_round} (mean {metric.text(mean)})",
+        xaxis={"title": "device", "nticks": 21, "range": [-0.6, len(values) - 0.4]},
+        yaxis={"title": f"{test} {metric.words}", "tickformat": metric.ticks, **scale},
     )
 
 
@@ -71,7 +76,9 @@ def confusion(run: Records, test: str = "local", number: int | None = None) -> A
     except ValueError:
         matrix = np.zeros(0)
     if matrix.ndim != 2 or not matrix.size:
-        return empty("no confusion matrix yet")
+        return empty(
+            "no confusion matrix yet" if run.metric == ACCURACY else "no confusion matrix: samples have no label"
+        )
     total = matrix.sum(axis=1, keepdims=True)
     part = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
     few = len(matrix) <= 20

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from fedfilt.graph.graph import SPECTRUM_LIMIT
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import ORANGE, filter_of, with_strength
-from fedfilt.show.figures.style import BLUE, blank, empty, plain, styled
+from fedfilt.show.figures.style import BLUE, LEGEND, blank, empty, plain, styled, wrapped
 from fedfilt.show.shares import shares
 
 CELLS = 100  # devices up to which the matrix is drawn cell by cell
@@ -26,9 +26,9 @@ def response(run: Records, mu: float | None = None) -> Any:
     own = run.config.get("aggregator")
     filtered = isinstance(own, dict) and "filter" in own
     if not filtered and mu is None:
-        return empty(f"{run.rule} has no filter", 340)
+        return empty(f"{run.label} has no filter", 340)
     try:
-        kinds = {f"this run ({run.rule})": filter_of(run.config)} if filtered else {}
+        kinds = {f"this run ({run.label})": filter_of(run.config)} if filtered else {}
         if mu is not None:
             kinds[f"what if mu = {mu:.3g}"] = with_strength(next(iter(kinds.values()), None), mu)
     except ValueError as error:
@@ -40,7 +40,7 @@ def response(run: Records, mu: float | None = None) -> Any:
     for number, (name, kind) in enumerate(kinds.items()):
         what_if = name.startswith("what")
         line = {"color": ORANGE if what_if else BLUE, "dash": "dash" if what_if else "solid", "width": 2}
-        figure.add_trace(go.Scatter(x=grid, y=kind(grid), mode="lines", line=line, name=plain(name)))
+        figure.add_trace(go.Scatter(x=grid, y=kind(grid), mode="lines", line=line, name=wrapped(name, 40)))
         if len(known):
             dots = {"color": line["color"], "size": 6, "symbol": "circle" if number == 0 else "diamond"}
             hover = "frequency %{x:.3f}: gain %{y:.3f}<extra></extra>"
@@ -52,7 +52,7 @@ def response(run: Records, mu: float | None = None) -> Any:
         340,
         xaxis={"title": "graph frequency λ (smooth → rough)"},
         yaxis={"title": "gain h(λ)", "range": [-0.04, 1.08]},
-        legend={"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0},
+        legend=LEGEND,
         margin={"l": 56, "r": 16, "t": 48, "b": 84},
     )
 

@@ -13,20 +13,38 @@ from fedfilt.graph import Graph
 from fedfilt.graph.building import Building
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import PINK, RED
-from fedfilt.show.figures.style import CLEAR, FAINT, INK, OUTCOMES, SCALE, WALL, blank, empty, plain, styled
+from fedfilt.show.figures.style import (
+    CLEAR,
+    FAINT,
+    INK,
+    LEGEND,
+    OUTCOMES,
+    SCALE,
+    WALL,
+    blank,
+    empty,
+    plain,
+    styled,
+)
 from fedfilt.show.shares import shares
+from fedfilt.training.goal import ACCURACY, Metric
 
-# What devices can be coloured by -> words and number format
+SCORES = ("local", "global")
+# What devices can be coloured by -> words and number format; scores have those of their metric
 COLOURS = {
-    "local": ("local accuracy", ".0%"),
-    "global": ("global accuracy", ".0%"),
+    **{test: (f"{test} {ACCURACY.words}", ACCURACY.form) for test in SCORES},
     "bytes": ("bytes sent", ".3s"),
     "idle": ("idle seconds", ".3g"),
     "outcome": ("plan outcome", ""),
 }
-
+SOURCES = 60  # lines to devices from which one learns, at most
 
 BAR = {"orientation": "h", "y": 0, "yanchor": "top", "thickness": 12, "len": 0.7, "xanchor": "center", "x": 0.5}
+
+
+def colours(metric: Metric = ACCURACY) -> dict[str, tuple[str, str]]:
+    """`COLOURS` of runs that are judged by a metric."""
+    return COLOURS | {test: (f"{test} {metric.words}", metric.form) for test in SCORES}
 
 
 class FloorPlan(NamedTuple):
@@ -106,9 +124,10 @@ def building(
     graph = now.graph
     plan = floor_plan(graph)
     figure = _ground(graph, plan)
-    words, form = COLOURS[colour]
+    metric = run.metric
+    words, form = colours(metric)[colour]
     title, values = f"the building: {words}", None
-    if colour in ("local", "global"):
+    if colour in SCORES:
         values = run.accuracies(colour, number)
         tested = run.tested(colour, number)
         title += f", round {tested[-1]['round']}" if tested else " (not tested yet)"
@@ -129,14 +148,20 @@ def building(
             _devices(figure, plan, graph, {"color": shade, "symbol": symbol}, chosen, hover, name)
     else:
         numbers = np.array(values, dtype=float)
-        ends = {"cmin": 0, "cmax": 1 if colour in ("local", "global") else max(float(np.nanmax(numbers)), 1e-9)}
-        bar = {**BAR, "title": {"text": words, "side": "top"}, "tickformat": form}
+        low, high = (0.0, max(float(np.nanmax(numbers, initial=0.0)), 1e-9))
+        if colour in SCORES:
+            finite = numbers[np.isfinite(numbers)]
+            low, high = (0.0, 1.0) if metric.share or not len(finite) else (float(finite.min()), float(finite.max()))
+        ends = {"cmin": low, "cmax": high}
+        bar = {**BAR, "title": {"text": words, "side": "top"}}
+        bar["tickformat"] = metric.ticks if colour in SCORES else form
         marker = {"color": numbers, "colorscale": SCALE, "colorbar": bar, **ends}
         hover = f"device %{{customdata}}: %{{marker.color:{form}}}"
         _devices(figure, plan, graph, marker, np.arange(graph.count), hover)
-        if colour in ("local", "global") and np.isfinite(numbers).any():
-            worst = int(np.nanargmin(numbers))
-            _ring(figure, plan, worst, RED, f"worst: device {worst}, {numbers[worst]:.0%}", graph.count)
+        if colour in SCORES and np.isfinite(numbers).any():
+            worst = int((np.nanargmax if metric.lower else np.nanargmin)(numbers))
+            said = f"worst: device {worst}, {metric.text(float(numbers[worst]))}"
+            _ring(figure, plan, worst, RED, said, graph.count)
     if device is not None and 0 <= device < graph.count:
         _ring(figure, plan, device, PINK, f"chosen: device {device}", graph.count)
     return _seen_from_above(figure, title, height)
@@ -157,17 +182,24 @@ def learns_from(
     plan = floor_plan(graph)
     figure = _ground(graph, plan)
     x, y = plan.places.T
-    top = [j for j in np.argsort(-row, kind="stable") if j != device and row[j] >= 0.005][:12]
-    for j in top:
-        line = {"color": PINK, "width": min(1 + 24 * float(row[j]), 10)}
-        figure.add_trace(go.Scatter(x=x[[device, j]], y=y[[device, j]], mode="lines", line=line, hoverinfo="skip"))
+    sources = [j for j in np.argsort(-row, kind="stable") if j != device and row[j] > 1e-4]
+    widths: dict[float, list[int]] = {}  # shares that look alike are one trace
+    for j in sources[:SOURCES]:
+        widths.setdefault(round(min(1 + 24 * float(row[j]), 10), 1), []).append(int(j))
+    for width, alike in widths.items():
+        ends = np.ravel([(device, j, -1) for j in alike])
+        to = {key: np.where(ends < 0, np.nan, axis[ends]) for key, axis in (("x", x), ("y", y))}
+        line = {"color": PINK, "width": width}
+        figure.add_trace(go.Scatter(**to, mode="lines", line=line, hoverinfo="skip", name="sources"))
     figure.update_traces(showlegend=False)
     bar = {**BAR, "title": {"text": "share", "side": "top"}, "tickformat": ".0%"}
     marker = {"color": row, "colorscale": "Blues", "colorbar": bar, "cmin": 0, "cmax": max(float(row.max()), 1e-9)}
     _devices(figure, plan, graph, marker, np.arange(graph.count), "device %{customdata}: %{marker.color:.1%}")
     _ring(figure, plan, device, PINK, "", graph.count)
-    rule = run.rule if mu is None else f"mu = {mu:.3g}"
+    rule = run.label if mu is None else f"mu = {mu:.3g}"
     title = f"device {device}: {row[device]:.0%} its own, {row.sum() - row[device]:.0%} others' ({rule})"
+    if len(sources) > SOURCES:
+        title += f"; lines to the {SOURCES} largest of {len(sources)} sources"
     return _seen_from_above(figure, title, height)
 
 
@@ -233,7 +265,7 @@ def _seen_from_above(figure: Any, title: str, height: int) -> Any:
         height,
         xaxis={"visible": False},
         yaxis={"visible": False, "scaleanchor": "x", "constrain": "domain"},
-        legend={"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0},
+        legend=LEGEND,
         margin={"l": 8, "r": 8, "t": 40, "b": 110},
         hovermode="closest",
         dragmode="pan",

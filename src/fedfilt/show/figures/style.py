@@ -1,6 +1,7 @@
 """One look for all figures: colours that the colour-blind can tell apart (Okabe and Ito), marks that print in grey."""
 
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
@@ -10,7 +11,11 @@ from fedfilt.runs.rules import GREEN, ORANGE, PINK, RED
 INK, FAINT, WALL, CLEAR = "#222222", "#B5B5B5", "#8A8A8A", "rgba(0,0,0,0)"
 BLUE, SKY = "#0072B2", "#56B4E9"  # with the colours of the rules: Okabe and Ito
 SCALE = "Cividis"  # for amounts: even in lightness, the same for the colour-blind
-
+PHONE, WIDE = 340, 45  # pixels of a figure on a phone, and letters of a title in them
+LETTER, LINE = 7, 19  # pixels of a letter and a line of a legend
+KEYS = 2  # lines of a legend for which figures have room
+LEGEND = {"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0, "xref": "container"}
+LEGEND |= {"tracegroupgap": 0}
 
 AXIS = {"gridcolor": "#E4E8EE", "linecolor": "#E4E8EE", "zerolinecolor": "#E4E8EE", "automargin": True, "ticks": ""}
 TEMPLATE: dict[str, Any] = {  # small, as every figure carries it
@@ -50,22 +55,59 @@ def blank(*traces: Any) -> Any:
     return go.Figure(data=list(traces), layout={"template": TEMPLATE})
 
 
+def wrapped(text: str, width: int = WIDE) -> str:
+    """Words from a run in lines that a phone has room for.
+
+    >>> wrapped("mean accuracy on the local test, mean over seeds")
+    'mean accuracy on the local test, mean over<br>seeds'
+    """
+    return "<br>".join(plain(line) for line in wrap(text, width))
+
+
 def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
-    """The common frame: white, a title, room for labels, as wide as the page."""
-    figure.update_layout(
-        title={"text": plain(title), "font": {"size": 15}, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        height=height,
-        margin={"l": 56, "r": 16, "t": 48, "b": 48},
-    )
-    figure.update_layout(**layout)
+    """The common frame: white, a title, room for labels and for what the legend needs on a phone, wide as the page."""
+    margin = {"l": 56, "r": 16, "t": 48, "b": 48, **layout.pop("margin", {})}
+    text, more = wrapped(title), 0
+    if layout.get("legend", {}).get("orientation") == "h" and layout.get("showlegend") is not False:
+        more = LINE * max(_legend_lines(figure) - KEYS, 0)
+    if more:
+        margin["b"] += more
+        layout["legend"] = {**layout["legend"], "maxheight": 0.9}
+    margin["t"] += LINE * text.count("<br>")
+    tall = height + more + LINE * text.count("<br>")
+    figure.update_layout(title=_title(text, tall), height=tall, margin=margin, **layout)  # once: Plotly is slow at it
     return figure
+
+
+def titled(figure: Any, title: str) -> Any:
+    """The same figure under another title, in as many lines as it needs on a phone."""
+    text, before = wrapped(title), figure.layout.title.text or ""
+    more = LINE * (text.count("<br>") - before.count("<br>"))
+    tall = figure.layout.height + more
+    figure.update_layout(title=_title(text, tall), height=tall, margin={"t": figure.layout.margin.t + more})
+    return figure
+
+
+def _title(text: str, height: float) -> dict[str, Any]:
+    y = 1 - 10 / height if "<br>" in text else 1  # Plotly puts several lines higher than one
+    at = {"x": 0, "xref": "container", "pad": {"l": 10, "t": 12}, "y": y, "yanchor": "top", "yref": "container"}
+    return {"text": text, "font": {"size": 15}, **at}
+
+
+def _legend_lines(figure: Any) -> int:
+    """Lines of a horizontal legend on a phone, in columns as wide as the longest name."""
+    names = [trace.name.split("<br>") for trace in figure.data if trace.name and trace.showlegend is not False]
+    if not names:
+        return 0
+    columns = max(PHONE // (50 + LETTER * max(len(line) for name in names for line in name)), 1)
+    return sum(max(map(len, names[at : at + columns])) for at in range(0, len(names), columns))
 
 
 def empty(words: str, height: int = 420) -> Any:
     """A figure that says why there is nothing to see."""
     figure = blank()
     figure.add_annotation(
-        text=plain(words), showarrow=False, font={"size": 15}, x=0.5, y=0.5, xref="paper", yref="paper"
+        text=wrapped(words, 36), showarrow=False, font={"size": 15}, x=0.5, y=0.5, xref="paper", yref="paper"
     )
     axis = {"visible": False}
     return styled(figure, "", height, xaxis=axis, yaxis=axis)

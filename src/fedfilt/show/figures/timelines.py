@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from fedfilt._types import Array
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import ORANGE, RED
-from fedfilt.show.figures.style import BLUE, blank, empty, styled
+from fedfilt.show.figures.style import BLUE, LEGEND, blank, empty, styled
 
 SHOWN = 60  # devices in one picture
 
@@ -36,7 +36,7 @@ def timeline(columns: Mapping[str, Array], deadline: float | None, names: Sequen
         bargap=0.15,
         xaxis={"title": "simulated seconds"},
         yaxis={"autorange": "reversed", "dtick": 1 if len(names) <= SHOWN else None, "automargin": True},
-        legend={"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0},
+        legend=LEGEND,
         margin={"l": 70, "r": 16, "t": 70, "b": 70},
     )
 
@@ -59,4 +59,5 @@ def round_timeline(run: Records, number: int | None = None) -> Any:
     names = [f"{i} late" if i in late else str(i) for i in order]
     figure = timeline({key: a[order] for key, a in arrays.items()}, found["time"].get("deadline"), names, title)
     figure.update_yaxes(title="device", type="category")
+    figure.update_xaxes(title="seconds" if run.real_time else "simulated seconds")
     return figure

@@ -1,52 +1,61 @@
 """The page of a report: one HTML text with its style, script, figures and numbers."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from fedfilt._trust import code_in
 from fedfilt._version import __version__
-from fedfilt.runs.groups import differences
+from fedfilt.runs.groups import differences, groups
+from fedfilt.runs.lines import MAIN
+from fedfilt.runs.names import short, told
 from fedfilt.runs.records import Records
+from fedfilt.runs.rules import SHARED
 from fedfilt.show import figures
-from fedfilt.show.report.tables import ROWS, csv_files, device_rows, summary
+from fedfilt.show.figures.curves import by_seed
+from fedfilt.show.report.tables import ROWS, csv_files, device_rows, summary, swatch, table
 from fedfilt.show.report.terms import GLOSSARY, anchor, term
-from fedfilt.show.words import dated, sentence
+from fedfilt.show.words import KEYS, dated, heading, metric_of, scores, sentence, unlike
+from fedfilt.training.goal import ACCURACY
 
+NAMES, TITLED = 8, 2  # names in a list, and keys in a title
 PAPER = "https://doi.org/10.1109/JIOT.2022.3228727"
 
 
 def page(runs: Sequence[Records]) -> str:
     """The report as HTML: figures are drawn when they come into view."""
     shown = [run for run in runs if run.rounds]
-    many = len(shown) > 1
+    several = len(groups(shown)) > 1
     drawn = all_figures(shown)
     template = next(iter(drawn.values())).to_plotly_json()["layout"]["template"]
     tables = csv_files(shown)
-    lean = {name: _lean(figure) for name, figure in drawn.items()}
-    stored = script_json({"template": template, "figures": lean, "csv": tables})
-    notes = [(run.name, note) for run in runs for note in run.notes]
-    first, odd = shown[0], differences(shown)
-    if odd:
-        notes.insert(0, ("these runs", f"differ in more than rule and seed ({', '.join(odd)}): mind what you compare"))
+    stored = script_json({"template": template, **_unlike(drawn), "csv": tables, "devices": _devices(shown)})
+    odd = unlike(shown)
     about = [
+        *(_each(name, values) for name, values in list(differences(shown).items())[:KEYS]),
         _each("data", (_data(run) for run in shown)),
         _each("devices", (run.count for run in shown)),
         _each("rounds", (run.planned for run in shown)),
         _each("seed", (run.seed for run in shown)),
     ]
-    title = "Comparison of " + ", ".join(dict.fromkeys(r.rule for r in shown)) if many else f"Run {first.name}"
     parts = [
-        f"<h1>{escape(title)}</h1><p class='lead'>{escape(' · '.join(about))}</p>",
+        f"<h1>{escape(_title(shown))}</h1><p class='lead'>{escape(' · '.join(dict.fromkeys(about)))}</p>",
         "<nav aria-label='Contents'><a href='#short'>In short</a><a href='#guide'>How to read this</a>"
-        "<a href='#accuracy'>Accuracy</a><a href='#detail'>One run in detail</a><a href='#numbers'>Numbers</a>"
+        f"<a href='#accuracy'>{heading(metric_of(shown))}</a>"
+        + ("<a href='#against'>Rules against each other</a>" if several else "")
+        + "<a href='#detail'>One run in detail</a><a href='#numbers'>Numbers</a>"
         "<a href='#made'>How it was made</a><a href='#terms'>Terms</a></nav>",
-        _notes(notes),
-        f"<h2 id='short'>In short</h2><p>{escape(sentence(shown))}</p>{summary(shown)}",
-        _guide(many and not odd),
-        _accuracy(many),
+        _notes(runs),
+        f"<h2 id='short'>In short</h2><p>{escape(sentence(shown))}</p>",
+        f"<p>{escape(odd)}</p>" if odd else "",
+        summary(shown),
+        _guide(several and not odd, any(run.real_time for run in shown)),
+        _accuracy(shown),
+        _against(shown) if several else "",
         _detail(shown),
         _numbers(shown, tables),
         _made(shown),
@@ -63,7 +72,7 @@ def page(runs: Sequence[Records]) -> str:
             # The page may reach no host at all
             "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; script-src 'unsafe-inline'; "
             "style-src 'unsafe-inline'; img-src data: blob:\">",
-            f"<title>{escape(title)}</title><link rel='icon' href='data:,'>",
+            f"<title>{escape(_title(shown))}</title><link rel='icon' href='data:,'>",
             f"<style>{here.joinpath('report.css').read_text(encoding='utf-8')}</style></head><body>",
             *parts,
             f"<script type='application/json' id='stored'>{stored}</script>",
@@ -74,6 +83,19 @@ def page(runs: Sequence[Records]) -> str:
     )
 
 
+def _title(runs: Sequence[Records]) -> str:
+    """What is compared: the rules, and the keys that differ with their values."""
+    if len(runs) == 1:
+        return f"Run {runs[0].name}"
+    rules = list(dict.fromkeys(run.rule for run in runs))
+    listed = [*rules[:NAMES], *([f"{len(rules) - NAMES} rules more"] if len(rules) > NAMES else [])]
+    found = differences(runs)
+    words = short(found)
+    keys = [f"{words[key]} {told(values)}" for key, values in list(found.items())[:TITLED]]
+    more = [f"{len(found) - TITLED} keys more"] if len(found) > TITLED else []
+    return f"Comparison of {', '.join(listed)}" + (f" with {' and '.join([*keys, *more])}" if keys else "")
+
+
 def _data(run: Records) -> str:
     data = run.config.get("data") or {}
     return str(data.get("name", "?") if isinstance(data, dict) else data)
@@ -81,17 +103,28 @@ def _data(run: Records) -> str:
 
 def _each(name: str, values: Iterable[Any]) -> str:
     """A word and what all runs have of it, or each has."""
-    return f"{name}: {', '.join(map(str, sorted(set(values))))}"
+    return f"{name}: {told(list(values))}"
 
 
 def all_figures(runs: Sequence[Records]) -> dict[str, Any]:
     """Every figure of a report by name."""
+    stages = [stage for stage in figures.STAGES if stage == "mixed" or _trained(runs)]
     found = {
-        f"accuracy-{test}-{against}": figures.accuracy(runs, test, against)
-        for test in ("local", "global")
+        f"accuracy-{test}-{against}-{stage}": figures.accuracy(runs, test, against, stage=stage)
+        for test in MAIN
         for against in figures.AGAINST
+        for stage in stages
     }
+    for kind in _losses(runs):
+        found |= {f"loss-{kind}-{against}": figures.loss(runs, kind, against) for against in figures.AGAINST}
     found["pareto"] = figures.pareto(runs)
+    alike = groups(runs)
+    if len(alike) > 1:
+        one, other = _opposed(runs)
+        for test in MAIN:
+            found[f"scatter-{test}"] = figures.device_scatter(alike[one], alike[other], test)
+            for i, name in enumerate(alike):
+                found[f"paired-{test}-{i}"] = figures.paired_differences(runs, name, test)
     for i, run in enumerate(runs):
         for colour in figures.COLOURS:
             found[f"building-{colour}-{i}"] = figures.building(run, colour)
@@ -108,14 +141,59 @@ def all_figures(runs: Sequence[Records]) -> dict[str, Any]:
     return found
 
 
-def _notes(notes: Sequence[tuple[str, str]]) -> str:
+def _trained(runs: Sequence[Records]) -> bool:
+    """Whether any run was also tested after local training."""
+    return any(run.tested(test, stage="trained") for run in runs for test in MAIN)
+
+
+def _losses(runs: Sequence[Records]) -> list[str]:
+    """The kinds of loss that were recorded."""
+    tested = {test for test in MAIN for run in runs for r in run.tested(test) if "loss" in r["mixed"][test]}
+    return ["training", *(test for test in MAIN if test in tested)]
+
+
+def _opposed(runs: Sequence[Records]) -> tuple[str, str]:
+    """The two rules that are set against each other first: FedAvg, or the first, and the best on the local test."""
+    names = list(alike := groups(runs))
+    one = next((name for name in names if alike[name][0].rule == SHARED), names[0])
+    means = {name: float(np.mean(values)) for name, values in scores(runs, "local").items() if values and name != one}
+    best = metric_of(runs).best(means.values(), default=None)
+    return one, next((name for name, mean in means.items() if mean == best), next(n for n in names if n != one))
+
+
+def _devices(runs: Sequence[Records]) -> dict[str, list[dict[int, list[float | None]]]]:
+    """Of every rule, by seed, the scores of all devices: what the page sets any two rules against each other with."""
+    return {test: [by_seed(group, test) for group in groups(runs).values()] for test in MAIN}
+
+
+def _unlike(drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures without repetition: of every name the number of its figure. Seeds and rules have many in common."""
+    texts = {name: json.dumps(_lean(figure), separators=(",", ":")) for name, figure in drawn.items()}
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
+    return {
+        "figures": [json.loads(text) for text in numbers],
+        "names": {name: numbers[text] for name, text in texts.items()},
+    }
+
+
+def _notes(runs: Sequence[Records]) -> str:
+    """What is wrong or unusual, once for all runs of which it is true."""
+    notes: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.notes:
+            notes.setdefault(note, []).append(run.name)
     if not notes:
         return ""
-    items = "".join(f"<li>{escape(name)}: {escape(note)}</li>" for name, note in notes)
-    return f"<div class='notes' role='note'><strong>Please note</strong><ul>{items}</ul></div>"
+    items = []
+    for note, names in notes.items():
+        more = [f"{len(names) - NAMES} runs more"] if len(names) > NAMES else []
+        items.append(f"<li>{escape(', '.join([*names[:NAMES], *more]))}: {escape(note)}</li>")
+    return f"<div class='notes' role='note'><strong>Please note</strong><ul>{''.join(items)}</ul></div>"
 
 
-def _guide(many: bool) -> str:
+def _guide(many: bool, real: bool) -> str:
+    costs = "Costs are simulated from clocks, radios and batteries"
+    costs = f"{costs}, except for seconds where devices are real" if real else costs
     steps = [
         f"Every device keeps its data and its own model. Look first at the {term('local test')} (does it serve its "
         f"owner?), then at the {term('global test')} (has it learnt from others?), then at the "
@@ -123,7 +201,7 @@ def _guide(many: bool) -> str:
         "In the building a lighter yellow is more, a darker blue is less; the red ring is the worst device.",
         f"Who learns from whom is the {term('mixing matrix')}; the {term('filter response')} says the same in "
         f"{term('graph frequency', 'graph frequencies')}.",
-        f"Costs are simulated from clocks, radios and batteries: {term('latency')}, "
+        f"{costs}: {term('latency')}, "
         f"{term('joules, bytes', 'joules')}; idle time is waiting for the {term('deadline')}.",
     ]
     if many:
@@ -135,23 +213,79 @@ def _guide(many: bool) -> str:
     )
 
 
-def _accuracy(many: bool) -> str:
-    options = "".join(f"<option value='{key}'>{words}</option>" for key, words in figures.AGAINST.items())
-    figure = [
-        "<h2 id='accuracy'>Accuracy</h2><p class='choose'><label for='against'>Against</label>"
-        f"<select id='against'>{options}</select></p><div class='grid'>",
-        _figure("accuracy-local-{against}", "Own labels only. Mean over devices, tested after mixing."),
-        _figure("accuracy-global-{against}", "All labels. Mean over devices, tested after mixing."),
+def _accuracy(runs: Sequence[Records]) -> str:
+    alike, kinds, metric = groups(runs), _losses(runs), metric_of(runs)
+    labelled = metric == ACCURACY
+    choices = [_select("against", "Against", {key: figures.axis_of(runs, key) for key in figures.AGAINST})]
+    if _trained(runs):
+        choices.append(_select("stage", "Tested", figures.STAGES))
+    if len(kinds) > 1:
+        choices.append(_select("kind", "Loss", {kind: figures.LOSSES[kind] for kind in kinds}))
+    stage, kind = "{stage}" if _trained(runs) else "mixed", "{kind}" if len(kinds) > 1 else kinds[0]
+    tuned = "" if _trained(runs) else " With evaluation.trained = true they are tested after local training too."
+    parts = [
+        f"<h2 id='accuracy'>{heading(metric)}</h2><p class='choose'>{''.join(choices)}</p>",
+        _legend(alike) if len(alike) > 1 else "",
+        "<div class='grid'>",
+        _figure(
+            f"accuracy-local-{{against}}-{stage}", f"{'Own labels only. ' * labelled}Mean over devices.", shared=True
+        ),
+        _figure(
+            f"accuracy-global-{{against}}-{stage}", f"{'All labels. ' * labelled}Mean over devices.{tuned}", shared=True
+        ),
+        _figure(f"loss-{kind}-{{against}}", "Mean over devices; the axis is logarithmic.", shared=True),
     ]
-    if many:
+    if len(alike) > 1:
         words = "Up and right is better. A point per rule, mean over seeds; bars: one standard deviation over seeds."
-        figure.append(_figure("pareto", words, wide=True))
-    return "".join([*figure, "</div>"])
+        if metric.lower:
+            words = words.replace("Up and right", "Down and left")
+        parts.append(_figure("pareto", words, shared=True))
+    return "".join([*parts, "</div>"])
+
+
+def _legend(alike: Mapping[str, Sequence[Records]]) -> str:
+    """The key to all curves of the section: a button for each, and a field that leaves only some."""
+    keys = "".join(
+        f"<button type='button' class='key' aria-pressed='true' data-group='{escape(figures.plain(name))}'>"
+        f"{swatch(group[0].look)}<span>{escape(name)}{f' ({len(group)} seeds)' * (len(group) > 1)}</span></button>"
+        for name, group in alike.items()
+    )
+    field = "<label for='only'>Show only</label><input type='search' id='only' placeholder='words in their names'>"
+    return (
+        f"<div class='keys' role='group' aria-label='Curves that are shown'><p class='choose'>{field}</p>{keys}</div>"
+    )
+
+
+def _against(runs: Sequence[Records]) -> str:
+    names = dict(enumerate(groups(runs)))
+    one, other = ({name: i for i, name in names.items()}[name] for name in _opposed(runs))
+    seeds = {len(group) for group in groups(runs).values()}
+    sure = (
+        "" if seeds == {1} else " Bar: the interval for it; it crosses 0 where the seeds do not tell the rules apart."
+    )
+    caption = f"Rings: seeds. Mark: their mean.{sure}"
+    return "".join(
+        [
+            f"<h2 id='against'>Rules against each other</h2><p>{term('paired difference', 'Paired differences')}: seed "
+            "by seed, so that what data, start and batches do to both cancels out."
+            + (" With one seed there is no interval." if 1 in seeds else ""),
+            f"</p><p class='choose'>{_select('baseline', 'Difference to', names, one)}</p><div class='grid'>",
+            *(_figure(f"paired-{test}-{{baseline}}", caption) for test in MAIN),
+            f"</div><p class='choose'>{_select('horizontal', 'Device by device: across', names, one)}",
+            f"{_select('vertical', 'up', names, other)}</p><div class='grid'>",
+            *(_figure(f"scatter-{test}", "A dot per device and seed. On the line both do the same.") for test in MAIN),
+            "</div>",
+        ]
+    )
 
 
 def _detail(runs: Sequence[Records]) -> str:
-    names = "".join(f"<option value='{i}'>{escape(run.name)}</option>" for i, run in enumerate(runs))
-    colours = "".join(f"<option value='{key}'>{words}</option>" for key, (words, _) in figures.COLOURS.items())
+    # Most of what is shown is about a filter: open on a run that has one
+    opened = next((i for i, run in enumerate(runs) if "filter" in _table(run, "aggregator")), 0)
+    choices: dict[str, dict[int, str]] = {}
+    for i, run in enumerate(runs):
+        choices.setdefault(run.label, {})[i] = run.name
+    colours = {key: words for key, (words, _) in figures.colours(metric_of(runs)).items()}
     shown = [
         _figure("building-{colour}-{run}", "Rooms, links and devices as they were drawn or placed."),
         _figure("learns_from-{run}", "The row of the mixing matrix of the device that is worst on its own test."),
@@ -164,10 +298,30 @@ def _detail(runs: Sequence[Records]) -> str:
         _figure("labels-{run}", "What each device trains on.", wide=True),
     ]
     return (
-        "<h2 id='detail'>One run in detail</h2><p class='choose'><label for='run'>Run</label>"
-        f"<select id='run'>{names}</select><label for='colour'>Colour the building by</label>"
-        f"<select id='colour'>{colours}</select></p><div class='grid'>{''.join(shown)}</div>"
+        f"<h2 id='detail'>One run in detail</h2><p class='choose'>{_select('run', 'Run', choices, opened)}"
+        f"{_select('colour', 'Colour the building by', colours)}</p><h3 id='chosen'>{escape(runs[opened].name)}</h3>"
+        f"<div class='grid'>{''.join(shown)}</div>"
     )
+
+
+def _select(name: str, words: str, choices: Mapping[Any, Any], chosen: Any = None) -> str:
+    """A field to choose from; choices may stand in groups."""
+
+    def option(key: Any, text: str) -> str:
+        return f"<option value='{key}'{' selected' * (key == chosen)}>{escape(text)}</option>"
+
+    inside = ""
+    for key, value in choices.items():
+        if isinstance(value, Mapping) and len(value) > 1:
+            inside += f"<optgroup label='{escape(key)}'>{''.join(option(*one) for one in value.items())}</optgroup>"
+        else:
+            inside += "".join(option(*one) for one in (value.items() if isinstance(value, Mapping) else [(key, value)]))
+    return f"<span class='field'><label for='{name}'>{words}</label><select id='{name}'>{inside}</select></span>"
+
+
+def _table(run: Records, key: str) -> Mapping[str, Any]:
+    found = run.resolved.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _numbers(runs: Sequence[Records], tables: dict[str, str]) -> str:
@@ -177,25 +331,27 @@ def _numbers(runs: Sequence[Records], tables: dict[str, str]) -> str:
         more = f"<p>The last {ROWS} of {len(run.events)}; events.csv has all.</p>" if len(run.events) > ROWS else ""
         items = "".join(f"<li>{escape(dated(event))}</li>" for event in run.events[-ROWS:])
         parts.append(f"<details><summary>Events of {escape(run.name)}</summary>{more}<ul>{items}</ul></details>")
-    names = ["device", "room", "samples", "local", "global"]
-    names += [f"{name}, last round" for name in ("seconds", "joules", "bytes", "outcome")]
+    names = [(name, "") for name in ("device", "room", "samples", "local", "global")]
+    names += [(f"{name}, last round", "") for name in ("seconds", "joules", "bytes", "outcome")]
+    found = []
     for run in runs:
         rows = device_rows(run)
         more = f"<p>The first {ROWS} of {len(rows)} devices; devices.csv has all.</p>" if len(rows) > ROWS else ""
-        head = "".join(f"<th>{name}</th>" for name in names)
-        body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows[:ROWS])
-        parts.append(
-            f"<details><summary>Devices of {escape(run.name)}</summary>{more}<div class='scroll'><table><thead><tr>"
-            f"{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
-        )
-    return "".join(parts)
+        body = [[(escape(str(cell)), "") for cell in row] for row in rows[:ROWS]]
+        found.append(f"<details><summary>Devices of {escape(run.name)}</summary>{more}{table(names, body)}</details>")
+    return "".join([*parts, _folded(found, f"Devices of {len(found)} runs")])
+
+
+def _folded(parts: Sequence[str], words: str) -> str:
+    """Parts that unfold one by one; many of them under one heading."""
+    return "".join(parts) if len(parts) <= NAMES else f"<details><summary>{words}</summary>{''.join(parts)}</details>"
 
 
 def _made(runs: Sequence[Records]) -> str:
-    parts = [f"<h2 id='made'>How it was made</h2><p>Report by fedfilt {escape(__version__)}.</p>"]
+    parts = []
     for run in runs:
         config = run.config_text or "config.toml cannot be read"
-        lines = [f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in run.environment.items()]
+        lines = [f"<tr><th>{escape(str(k))}</th><td>{escape(str(v))}</td></tr>" for k, v in run.environment.items()]
         code = code_in(run.config)
         again = f"fedfilt run {run.folder}/config.toml --out NEW_FOLDER" + (" --trust-code" if code else "")
         warning = (
@@ -203,14 +359,16 @@ def _made(runs: Sequence[Records]) -> str:
         )
         parts.append(
             f"<details><summary>{escape(run.name)}: seed {run.seed}, config and versions</summary>"
-            f"<p>Run it again: <code>{escape(again)}</code>{escape(warning)}</p><div class='scroll'><table><tbody>"
-            f"{''.join(lines)}</tbody></table></div><pre>{escape(config)}</pre></details>"
+            f"<p>Run it again: <code>{escape(again)}</code>{escape(warning)}</p><table class='pairs'><tbody>"
+            f"{''.join(lines)}</tbody></table><pre>{escape(config)}</pre></details>"
         )
-    return "".join(parts)
+    head = f"<h2 id='made'>How it was made</h2><p>Report by fedfilt {escape(__version__)}.</p>"
+    return head + _folded(parts, f"Config and versions of {len(parts)} runs")
 
 
-def _figure(name: str, caption: str, wide: bool = False) -> str:
-    kind = " class='wide'" if wide else ""
+def _figure(name: str, caption: str, wide: bool = False, shared: bool = False) -> str:
+    """A place for a figure; what is `shared` has the key of its section instead of one of its own."""
+    kind = " class='wide'" * wide + " data-shared" * shared
     inside = f"<div class='plot'></div><figcaption>{escape(caption)}</figcaption>"
     return f"<figure{kind} data-figure='{name}'>{inside}</figure>"
 

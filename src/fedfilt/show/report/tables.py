@@ -1,42 +1,63 @@
 """The tables of a report, as HTML and as CSV."""
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from fedfilt.runs.groups import furthest, groups, seeds_of
+from fedfilt.export.csv import csv_text
+from fedfilt.runs.groups import differences, furthest, groups, seeds_of
+from fedfilt.runs.lines import MAIN
 from fedfilt.runs.records import Records
+from fedfilt.runs.rules import Look
+from fedfilt.show.figures.curves import paired
 from fedfilt.show.report.terms import term
-from fedfilt.show.words import happening, last, spread
+from fedfilt.show.words import happening, last, metric_of, spread
 
 ROWS = 200  # devices in a table; the CSV file has all
-SUMMARY = ("run", "rounds", "local test", "std of devices", "worst device", "global test", "std of devices")
 COSTS = ("latency", "desync", "joules", "bytes")
+# Columns of the summary: words, the term that explains them, test, number of that test, and after what
+SUMMARY = (
+    ("local test", "local test", "local", "mean", "mixed"),
+    ("fine-tuned", "fine-tuned", "local", "mean", "trained"),
+    ("std of devices", "", "local", "std", "mixed"),
+    ("worst device", "worst device", "local", "worst", "mixed"),
+    ("global test", "global test", "global", "mean", "mixed"),
+    ("std of devices", "", "global", "std", "mixed"),
+)
+BEST = (("local", "mean", "mixed"), ("local", "mean", "trained"), ("global", "mean", "mixed"))  # set in bold
 
 
 def csv_files(runs: Sequence[Records]) -> dict[str, str]:
-    """The numbers as CSV: a line per run, per run and round, per run and device, per event."""
+    """The numbers as CSV: a line per run, per run and round, per run and device, per event, per pair of rules."""
+    unlike = differences(runs)
+    head = ["run", "rule", "seed", *unlike]
+    who = {
+        run: [run.name, run.rule, run.seed, *values] for run, values in zip(runs, _values(runs, unlike), strict=True)
+    }
     per_round: list[list[Any]] = [
-        ["run", "rule", "seed", "round", "loss", "latency_seconds", "desync_seconds", "joules", "bytes"]
+        [*head, "round", "loss", "latency_seconds", "desync_seconds", "joules", "bytes"],
     ]
     per_round[0] += ["local", "local_std", "local_worst", "global", "global_std", "global_worst"]
-    per_device: list[list[Any]] = [["run", "rule", "seed", "device", "room", "samples", "local", "global"]]
+    per_round[0] += ["local_trained", "global_trained", "local_loss", "global_loss"]
+    per_device: list[list[Any]] = [[*head, "device", "room", "samples", "local", "global"]]
     per_device[0] += [f"last_round_{name}" for name in ("seconds", "joules", "bytes", "outcome")]
     for run in runs:
-        head: list[Any] = [run.name, run.rule, run.seed]
         for r in run.rounds:
-            time, mixed = r["time"], r.get("mixed", {})
+            time, mixed, trained = r["time"], r.get("mixed", {}), r.get("trained", {})
             costs = [time.get(key) for key in ("latency", "desync", "joules", "bytes")]
-            scores = [mixed.get(test, {}).get(key) for test in ("local", "global") for key in ("mean", "std", "worst")]
-            per_round.append([*head, r["round"], *map(short, [r.get("loss"), *costs, *scores])])
-        per_device += [[*head, *row] for row in device_rows(run)]
+            scores = [mixed.get(test, {}).get(key) for test in MAIN for key in ("mean", "std", "worst")]
+            scores += [
+                found.get(test, {}).get(key) for found, key in ((trained, "mean"), (mixed, "loss")) for test in MAIN
+            ]
+            per_round.append([*who[run], r["round"], *map(short, [r.get("loss"), *costs, *scores])])
+        per_device += [[*who[run], *row] for row in device_rows(run)]
     names, rows = _summary_rows(runs)
-    return {
-        "summary.csv": csv_text([names, *rows]),
+    found = {
+        "summary.csv": csv_text(
+            [[*names[:1], *unlike, *names[1:]], *([r[0], *who[run][3:], *r[1:]] for run, r in rows)]
+        ),
         "rounds.csv": csv_text(per_round),
         "devices.csv": csv_text(per_device),
         "events.csv": csv_text(
@@ -46,6 +67,29 @@ def csv_files(runs: Sequence[Records]) -> dict[str, str]:
             ]
         ),
     }
+    if len(groups(runs)) > 1:
+        found["differences.csv"] = csv_text(_pairs(runs))
+    return found
+
+
+def _values(runs: Sequence[Records], unlike: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Of every run, the values of the keys in which runs differ."""
+    return list(zip(*(map(_cell_value, values) for values in unlike.values()), strict=True)) or [()] * len(runs)
+
+
+def _cell_value(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def _pairs(runs: Sequence[Records]) -> list[list[Any]]:
+    """Every rule against every other: the mean difference over seeds and its interval."""
+    rows: list[list[Any]] = [["test", "rule", "baseline", "seeds", "difference", "low_95", "high_95"]]
+    for test in MAIN:
+        for baseline in groups(runs):
+            for row in paired(runs, baseline, test):
+                numbers = map(short, (row.mean, row.low, row.high))
+                rows.append([test, row.name, baseline, len(row.seeds), *numbers])
+    return rows
 
 
 def device_rows(run: Records) -> list[list[Any]]:
@@ -68,21 +112,24 @@ def device_rows(run: Records) -> list[list[Any]]:
     return rows
 
 
-def _summary_rows(runs: Sequence[Records]) -> tuple[list[str], list[list[Any]]]:
-    head = ["run", "rounds", "local", "local_std", "local_worst", "global", "global_std", "latency_seconds"]
-    head += ["desync_seconds", "joules", "bytes"]
+def _summary_rows(runs: Sequence[Records]) -> tuple[list[str], list[tuple[Records, list[Any]]]]:
+    head = ["run", "rounds", "local", "local_trained", "local_std", "local_worst", "global", "global_std"]
+    head += ["latency_seconds", "desync_seconds", "joules", "bytes"]
     rows = []
     for run in runs:
-        scores = [last(run, "local", key) for key in ("mean", "std", "worst")]
-        scores += [last(run, "global", key) for key in ("mean", "std")]
+        scores = [last(run, test, key, stage) for _, _, test, key, stage in SUMMARY]
         costs = [float(run.spent(key)[-1]) for key in COSTS]
-        rows.append([run.name, run.rounds[-1]["round"], *map(short, scores), *map(short, costs)])
+        rows.append((run, [run.name, run.rounds[-1]["round"], *map(short, scores), *map(short, costs)]))
     return head, rows
 
 
 def summary(runs: Sequence[Records]) -> str:
     seeds = groups(runs)
-    words = "accuracy at the last test, costs of all rounds (simulated)"
+    real = [run.real_time for run in runs]
+    measured = (
+        "measured" if all(real) else "measured where devices are real, else simulated" if any(real) else "simulated"
+    )
+    words = f"{metric_of(runs).words} at the last test, costs of all rounds ({measured})"
     if all(len(group) == 1 for group in seeds.values()):
         return _summary_table({run.name: [run] for run in runs}, words)
     single = _summary_table({run.name: [run] for run in runs}, words)
@@ -94,54 +141,78 @@ def summary(runs: Sequence[Records]) -> str:
 
 def _summary_table(rows: Mapping[str, Sequence[Records]], caption: str) -> str:
     """A row per name: of one run, or of the seeds of a rule that have come furthest."""
-    names = [*SUMMARY, "latency", "desynchronisation", "energy", "sent"]
-    head = "".join(f"<th>{term(name, {'desynchronisation': 'desync'}.get(name, name))}</th>" for name in names)
-    columns = [("local", "mean"), ("local", "std"), ("local", "worst"), ("global", "mean"), ("global", "std")]
     chosen = {name: furthest(group, "local") or furthest(group, "global") or group for name, group in rows.items()}
+    metric = metric_of([run for group in chosen.values() for run in group])
     scores = {
-        name: [[v for v in (last(run, *column) for run in group) if np.isfinite(v)] for column in columns]
-        for name, group in chosen.items()
+        column: {
+            name: [v for v in (last(run, *column[2:]) for run in group) if np.isfinite(v)]
+            for name, group in chosen.items()
+        }
+        for column in SUMMARY
     }
-    best = [max((np.mean(found[i]) for found in scores.values() if found[i]), default=None) for i in (0, 3)]
+    scores = {column: found for column, found in scores.items() if column[4] == "mixed" or any(found.values())}
+    best = {
+        column: metric.best((float(np.mean(values)) for values in found.values() if values), default=None)
+        for column, found in scores.items()
+        if column[2:] in BEST and len(rows) > 1
+    }
+    names = [("run", ""), ("rounds", ""), *((words, explained) for words, explained, *_ in scores)]
+    names += [
+        ("latency", "latency"),
+        ("desync", "desynchronisation"),
+        ("energy", "joules, bytes"),
+        ("sent", "joules, bytes"),
+    ]
     body = []
     for name, group in chosen.items():
         done = f"{min(run.rounds[-1]['round'] for run in group)} of {group[0].planned}"
         if len(rows[name]) > 1:
             done += f", {seeds_of(group, rows[name])}"
-        cells = [f"<td>{escape(name)}</td><td>{done}</td>"]
-        for i, values in enumerate(scores[name]):
-            top = len(rows) > 1 and i in (0, 3) and values and np.mean(values) == best[i // 3]
-            cells.append(f"<td{' class=best' if top else ''}>{spread(values)}</td>")
+        cells = [(f"{swatch(group[0].look) * (len(rows) > 1)}{escape(name)}", ""), (done, "")]
+        for column, found in scores.items():
+            values = found[name]
+            top = column in best and values and float(np.mean(values)) == best[column]
+            cells.append((spread(values, metric), " class=best" if top else ""))
         latency, desync, joules, sent = (float(np.mean([run.spent(key)[-1] for run in group])) for key in COSTS)
-        cells.append(
-            f"<td>{latency:.4g} s</td><td>{desync:.3g} s</td><td>{joules:.3g} J</td><td>{sent / 1e6:.4g} MB</td>"
+        cells += [
+            (text, "")
+            for text in (
+                f"{latency:.4g}&nbsp;s",
+                f"{desync:.3g}&nbsp;s",
+                f"{joules:.3g}&nbsp;J",
+                f"{sent / 1e6:.4g}&nbsp;MB",
+            )
+        ]
+        body.append(cells)
+    return table(names, body, caption)
+
+
+def table(names: Sequence[tuple[str, str]], body: Sequence[Sequence[tuple[str, str]]], caption: str = "") -> str:
+    """An HTML table: columns with the terms that explain them, cells (HTML) with attributes.
+
+    Every cell carries the words of its column, under which it stands where there is no room for columns.
+    """
+    head = "".join(
+        f"<th scope='col'>{term(explained, words) if explained else escape(words)}</th>" for words, explained in names
+    )
+    lines = []
+    for cells in body:
+        labelled = zip(names, cells, strict=True)
+        lines.append(
+            "".join(f"<td data-label='{escape(words)}'{more}>{text}</td>" for (words, _), (text, more) in labelled)
         )
-        body.append("<tr>" + "".join(cells) + "</tr>")
     return (
-        f"<div class='scroll'><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f"<div class='scroll'><table class='cards'>{f'<caption>{escape(caption)}</caption>' if caption else ''}"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody></table></div>"
     )
 
 
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
-    return table.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula.
-
-    >>> _cell("=1+1"), _cell("kitchen"), _cell("-0.5")
-    ("'=1+1", 'kitchen', '-0.5')
-    """
-    if not isinstance(value, str) or value[:1] not in ("=", "+", "-", "@", "\t", "\r"):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+def swatch(look: Look) -> str:
+    """A piece of a curve in its colour and dash, as SVG; the page puts its mark on it."""
+    dashes = {"dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "9 4", "longdashdot": "9 3 2 3"}
+    dash = f" stroke-dasharray='{dashes[look.dash]}'" if look.dash in dashes else ""
+    line = f"<path d='M0 8H34' stroke='{look.colour}' stroke-width='2'{dash}/>"
+    return f"<svg class='swatch' viewBox='0 0 34 16' aria-hidden='true' data-symbol='{look.symbol}'>{line}</svg>"
 
 
 def short(value: Any) -> Any:

@@ -1,0 +1,58 @@
+from dataclasses import dataclass
+from typing import Any
+
+from fedfilt._types import Array
+from fedfilt.aggregators._server import Adaptive, check_inner
+from fedfilt.aggregators.fedavg import FedAvg
+from fedfilt.graph import Graph
+from fedfilt.rounds.remembering import Remembered
+from fedfilt.rounds.types import Rule, Updates, interpolating
+
+
+@dataclass(frozen=True)
+class FedAdam:
+    """FedAdam (Reddi et al. 2021): Adam on the server. v = beta2 · v + (1 - beta2) · Δ².
+
+    m = beta1 · m + (1 - beta1) · Δ; models += rate · m / (√v + tau), where Δ is what the inner `aggregator` would
+    change: FedAvg, or any other without memory of its own, such as G-Fedfilt.
+
+    >>> import numpy as np
+    >>> rule, updates = FedAdam(rate=1.0), Updates(np.array([[1.0], [3.0]]), np.ones(2))
+    >>> models, kept = rule(np.zeros((2, 1)), updates, Graph.from_edges(2, []), rule.start(np.zeros((2, 1))))
+    >>> models.ravel().round(2), sorted(kept.devices)
+    (array([1., 1.]), ['m', 'v'])
+    """
+
+    rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 0.001
+    aggregator: Any = FedAvg()
+
+    def __post_init__(self) -> None:
+        self._optimiser.check()
+        check_inner(self.aggregator)
+
+    @property
+    def _optimiser(self) -> Adaptive:
+        return Adaptive(self.rate, self.beta1, self.beta2, self.tau)
+
+    def start(self, models: Array) -> Remembered:
+        """m is 0 and v is tau²."""
+        return self._optimiser.start(models)
+
+    def interpolating(self) -> Rule:
+        """For devices that bring nothing: as the inner rule does."""
+        return interpolating(self.aggregator)
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
+        updates.check(models, graph)
+        if not updates.weights.any():
+            return models.copy(), before
+        less = models.dtype.type(1 - self.beta2)
+
+        def spread(v: Array, square: Array) -> Array:
+            return v + less * (square - v)
+
+        found = self.aggregator(models, updates, graph) - models
+        return self._optimiser.step(models, found, before, spread)

@@ -1,0 +1,158 @@
+"""Experiments in one call each: what the command line does, and what Python calls."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfilt._checks import check_count
+from fedfilt._files import write_atomically
+from fedfilt._progress import progress_bar, shown
+from fedfilt.data.store import store_with
+from fedfilt.runs import compare as comparing
+from fedfilt.runs.build import Run
+from fedfilt.runs.comparison import Comparison
+from fedfilt.runs.config import Config, config_of
+from fedfilt.runs.config import load as load_config
+from fedfilt.runs.fit import Fitted
+from fedfilt.runs.lines import TESTS
+from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.records import Records
+from fedfilt.runs.rules import rules as named
+from fedfilt.runs.sweep import variants
+from fedfilt.show import report as reports
+from fedfilt.show.pictures import write_pictures
+from fedfilt.training.goal import metric_in
+
+Given = Config | Mapping[str, Any] | str | Path | None  # an experiment: its config, its table or its file
+RUNS = Path("runs")  # where folders go that nobody has named
+
+
+def run(
+    config: Given,
+    folder: str | Path | None = None,
+    *,
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+    progress: bool | None = None,
+    trust_code: bool = False,
+    begun: Callable[[Run, Any], None] | None = None,
+    **overrides: Any,
+) -> Records:
+    """Train the devices of an experiment, keep everything in a run folder and give its records.
+
+    `config` is a file, a table with the same keys, or a Config. Overrides are keys of the experiment: rounds=50,
+    training={"learning_rate": 0.1}, or **{"training.learning_rate": 0.1}. The folder is runs/NAME-seed-N if not said.
+    With `resume`, a run goes on from its last checkpoint, and one that is finished is read. `begun` is called with the
+    run and its progress bar before the first round.
+
+    >>> import tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 2, "samples": {"train": 9, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run(table, f"{folder}/first", engine={"workers": 1}).status
+    'finished'
+    """
+    made = config_of(config, overrides, trust_code)
+    place = RUNS / f"{_name(config, made)}-seed-{made.seed}" if folder is None else Path(folder)
+    with progress_bar(progress) as bar:
+        whole = Run(made, store_with(bar, data_dir))
+        whole.check_here()
+        if begun is not None:
+            begun(whole, bar)
+        task = bar.add_task(shown(place.name), total=made.rounds)
+        for line in play_in_folder(whole, place, resume):
+            bar.update(task, completed=line["round"], description=_progress_words(place.name, line))
+    write_pictures(place)
+    return Records(place)
+
+
+def compare(
+    config: Given,
+    rules: str | Sequence[str] = "paper",
+    seeds: int = 1,
+    folder: str | Path | None = None,
+    *,
+    over: Sequence[str] = (),
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+    progress: bool | None = None,
+    trust_code: bool = False,
+    **overrides: Any,
+) -> Comparison:
+    """Play an experiment under several rules, on the same data, start and batches, with as many seeds each.
+
+    Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
+    `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
+    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
+    For the rest see `run`.
+    """
+    made = config_of(config, overrides, trust_code)
+    names = named(rules if isinstance(rules, str) else ",".join(rules))
+    numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
+    place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
+    with progress_bar(progress) as bar:
+        found = variants(made, names, over)
+        total = len(found) * len(numbers) * made.rounds
+        task = bar.add_task(shown(place.name), total=total)
+        settings = list(dict.fromkeys(one.settings for one in found))  # one after the other, each with all rules
+        played = [(o.name, seed) for seed in numbers for some in settings for o in found if o.settings == some]
+        order = {run: number for number, run in enumerate(played)}
+        for step in comparing.compare(made, names, numbers, place, resume, store_with(bar, data_dir), over):
+            done = order[step.rule, step.seed] * made.rounds + step.line["round"]
+            words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
+            bar.update(task, completed=done, description=words)
+        bar.update(task, completed=total)
+    every = [one.name for one in found]
+    write_pictures(place, {name: place / name / f"seed-{numbers[0]}" for name in every})
+    rows = comparing.table(place, every, numbers)
+    table: dict[str, Any] = {"folder": str(place), "rules": [row.told() for row in rows]}
+    if over:
+        chosen = comparing.chosen(rows, found)
+        table["chosen"] = [row.rule for row in chosen] if chosen != rows else None
+    write_atomically(place / "comparison.json", json.dumps(table, indent=1).encode())
+    return Comparison.of(place)
+
+
+def report(runs: Any, out: str | Path | None = None) -> Path:
+    """Write one HTML file about runs that opens offline in any browser, and give its path.
+
+    `runs` is what `run`, `compare` or `load` gave, or a folder; or several of them. Without `out` the file is
+    report.html in the folder, or here if there are several.
+    """
+    several = [runs] if isinstance(runs, str | Path | Records | Comparison | Fitted) else list(runs)
+    return reports.write(map(_folder, several), out)
+
+
+def load(path: str | Path | None, overrides: Iterable[str] | Mapping[str, Any] = (), trust_code: bool = False) -> Any:
+    """What is at a path: of a run folder its `Records`, of a folder of runs a `Comparison`, of a file a `Config`.
+
+    None is the experiment with all defaults. Overrides and `trust_code` are for experiments: see `run`.
+
+    >>> load(None, ["rounds=5"]).rounds
+    5
+    """
+    if path is not None and not Path(path).exists():
+        raise ValueError(f"no run folder and no experiment file {path}")
+    if path is None or not Path(path).is_dir():
+        return load_config(path, overrides, trust_code)
+    if overrides:
+        raise ValueError(f"overrides change an experiment, and {path} is a folder of runs; got {overrides!r}")
+    return Records(path) if (Path(path) / "config.toml").exists() else Comparison.of(path)
+
+
+def _progress_words(name: str, line: Mapping[str, Any]) -> str:
+    """How far a run is, and how good, for the bar."""
+    tests = line.get("mixed", {})
+    scores = [f"{test} {metric_in(tests[test]).text(tests[test]['mean'])}" for test in TESTS if test in tests]
+    return " ".join([shown(name), "round", str(line["round"]), *scores])
+
+
+def _name(given: Given, made: Config) -> str:
+    """What an experiment is called: as its file, or by its hash."""
+    return Path(given).stem if isinstance(given, str | Path) else f"experiment-{made.hash()[:8]}"
+
+
+def _folder(runs: Any) -> Path:
+    if isinstance(runs, Fitted):
+        raise ValueError("a report is written of a folder: give what fitted.save(folder) gives")
+    return runs.folder if isinstance(runs, Records | Comparison) else Path(runs)

@@ -1,0 +1,49 @@
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt._checks import check_number
+from fedfilt._types import Array
+from fedfilt.training.client import Kept, Sent, Task
+
+
+@dataclass(frozen=True)
+class APFL:
+    """APFL (Deng et al. 2020) with a fixed alpha: the device decides with alpha · v + (1 - alpha) · w.
+
+    On each batch the shared w takes a step down loss(w), and v one down loss(alpha · v + (1 - alpha) · w), of which w
+    is held. As it goes step by step, momentum does not build up.
+
+    >>> from fedfilt.training.client import example
+    >>> APFL()(example(APFL())).state["own"].shape
+    (6,)
+    """
+
+    alpha: float = 0.5
+    rule = "fedavg"
+    passes = 2.0
+
+    def __post_init__(self) -> None:
+        check_number("client.alpha", self.alpha, low=0, high=1, above=True)
+
+    def start(self, task: Task) -> Kept:
+        """v begins as the shared model."""
+        return {"own": task.model.copy()}
+
+    def __call__(self, task: Task) -> Sent:
+        shared, own, losses = task.model, task.state["own"].copy(), []
+        for batch in task.batches():
+            before = self._blend(own, shared)
+            after = before.copy()
+            losses.append(task.train(shared, batch=batch))
+            task.train(after, batch=batch, learning_rate=self.alpha * task.learning_rate)  # ∂/∂v has a factor alpha
+            own += after - before
+        return Sent(shared, float(np.mean(losses[-task.steps(1) :])), {"own": own})
+
+    def personal(self, task: Task) -> Array:
+        """The blend of its own model and the one it was given."""
+        return self._blend(task.state["own"], task.model)
+
+    def _blend(self, own: Array, shared: Array) -> Array:
+        alpha = np.float32(self.alpha)
+        return alpha * own + (1 - alpha) * shared

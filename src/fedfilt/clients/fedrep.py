@@ -1,0 +1,46 @@
+from dataclasses import dataclass
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.clients import _keeping
+from fedfilt.training.client import Kept, Sent, Task
+from fedfilt.training.rows import Layout
+
+
+@dataclass(frozen=True)
+class FedRep:
+    """FedRep (Collins et al. 2021): first the personal layers are trained, then the shared ones; only these are sent.
+
+    `keep` names the personal layers; they are trained for `head_epochs`, or as planned if that is 0.
+
+    >>> from fedfilt.training.client import example
+    >>> FedRep()(example(FedRep())).state["kept"].shape
+    (6,)
+    """
+
+    keep: tuple[str, ...] = ("head",)
+    head_epochs: int = 0
+    rule = "fedavg"
+    passes = 2.0
+
+    def __post_init__(self) -> None:
+        check_count("client.head_epochs", self.head_epochs, low=0)
+
+    def check(self, layout: Layout) -> None:
+        """Refuse a model without such layers."""
+        layout.columns(self.keep)
+
+    def start(self, task: Task) -> Kept:
+        """The personal layers begin as they were given."""
+        return _keeping.kept(task, task.columns(self.keep))
+
+    def __call__(self, task: Task) -> Sent:
+        columns = task.columns(self.keep)
+        row = _keeping.own(task, columns)
+        task.train(row, epochs=self.head_epochs or task.epochs, trained=columns)
+        loss = task.train(row, trained=~columns)
+        return _keeping.sent(task, row, columns, loss)
+
+    def personal(self, task: Task) -> Array:
+        """What the device was given, and its own layers."""
+        return _keeping.own(task, task.columns(self.keep))

@@ -1,0 +1,46 @@
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt._checks import check_count, check_number
+from fedfilt._types import Array
+from fedfilt.training.client import Sent, Task
+from fedfilt.training.rows import Layout
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """Fine-tuning: trained as `plain`; a device decides with what some epochs on its own samples make of its row.
+
+    It takes the `share` of the change (1: all, 0.5: half-way) of the `layers` that it names (none: all layers). What is
+    mixed is never fine-tuned.
+
+    >>> from fedfilt.training.client import example
+    >>> client = FineTune(epochs=2)
+    >>> task = example(client)
+    >>> bool((client.personal(task) != task.model).any())
+    True
+    """
+
+    epochs: int = 10
+    layers: tuple[str, ...] = ()
+    share: float = 1.0
+    rule = "fedavg"
+
+    def __post_init__(self) -> None:
+        check_count("client.epochs", self.epochs, low=0)
+        check_number("client.share", self.share, low=0, high=1)
+
+    def check(self, layout: Layout) -> None:
+        """Refuse a model without such layers."""
+        layout.columns(self.layers)
+
+    def __call__(self, task: Task) -> Sent:
+        loss = task.train(task.model)
+        return Sent(task.model, loss)
+
+    def personal(self, task: Task) -> Array:
+        """The row that it was given, fine-tuned."""
+        row = task.model.copy()
+        task.train(row, epochs=self.epochs, trained=task.columns(self.layers) if self.layers else None)
+        return row if self.share == 1 else task.model + np.float32(self.share) * (row - task.model)

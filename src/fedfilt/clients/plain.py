@@ -1,0 +1,18 @@
+from dataclasses import dataclass
+
+from fedfilt.training.client import Sent, Task
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Train the row that the device was given, and send it: what FedAvg's and G-Fedfilt's devices do.
+
+    >>> from fedfilt.training.client import example
+    >>> sent = Plain()(example(Plain()))
+    >>> sent.model.shape, round(sent.loss, 2), dict(sent.state)
+    ((6,), 0.84, {})
+    """
+
+    def __call__(self, task: Task) -> Sent:
+        loss = task.train(task.model)
+        return Sent(task.model, loss)

@@ -1,0 +1,35 @@
+"""Validation: an engine that wraps another and also tests models on training samples that were held out."""
+
+from collections.abc import Iterator, Sequence
+
+from fedfilt._types import Array
+from fedfilt.data.samples import FederatedData
+from fedfilt.rounds.types import Engine, Reply, State, Tests
+from fedfilt.system.orders import Job
+from fedfilt.training.work import Desk, Own, examine
+
+
+class Validated:
+    """Trains and tests on another engine; the samples for validation are here, so no device is asked."""
+
+    def __init__(self, inner: Engine, data: FederatedData, desk: Desk) -> None:
+        assert data.validation is not None
+        self._inner, self._desk = inner, desk
+        self._samples = [Own(data.x, data.y, rows) for rows in data.validation]
+
+    def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
+        """Training is the other engine's."""
+        return self._inner.train(jobs, deadline)
+
+    def test(self, state: State) -> Tests:
+        """The other engine's tests, and those on the samples for validation."""
+        models = self.personal(state)
+        found = [examine(row, own, self._desk) for row, own in zip(models, self._samples, strict=True)]
+        held = Tests.stack(None, found)
+        return self._inner.test(state)._replace(validation=held.global_test, validation_loss=held.global_loss)
+
+    def personal(self, state: State) -> Array:
+        """The models that devices decide with, where the other engine knows them; else their rows."""
+        known = getattr(self._inner, "personal", None)
+        found: Array = state.models[:, : self._desk.size] if known is None else known(state)
+        return found

@@ -1,0 +1,13 @@
+"""Runs and personal models in the formats that people already use. A format is one file; `fedfilt export` finds it.
+
+The first line of the file is its help. A format of numbers has `OUT`, the file or folder that it writes into a run
+folder, `DEVICES`, whether it has numbers of every device unless told otherwise, and
+
+    write(runs: Iterable[Records], target: Path, wanted: Wanted) -> str       where it has written
+
+A format of models has `OUT`, `SUFFIX` and
+
+    content(model: Personal) -> bytes
+
+What it needs is installed by the extra of its own name.
+"""

@@ -1,0 +1,106 @@
+"""The runs of a comparison: rules, and settings that are tried with each of them."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fedfilt.runs.config import Config, changed, parsed
+from fedfilt.runs.rules import with_rule
+
+
+class Variant(NamedTuple):
+    """One of the runs of a comparison, whatever its seed."""
+
+    name: str  # of its folder: the rule and what was set
+    rule: str
+    settings: tuple[str, ...]  # overrides
+    config: Config
+
+
+def variants(config: Config, rules: Sequence[str], over: Iterable[str] = ()) -> list[Variant]:
+    """Every rule with every combination of the values in `over`, such as "training.learning_rate=0.01,0.05".
+
+    >>> from fedfilt.runs.config import load
+    >>> [one.name for one in variants(load(None), ["fedavg", "mu=1"], ["training.learning_rate=.1,.2"])]
+    ['fedavg learning_rate=0.1', 'fedavg learning_rate=0.2', 'mu=1 learning_rate=0.1', 'mu=1 learning_rate=0.2']
+    """
+    grid = combinations(over)
+    keys = [text.partition("=")[0] for text in grid[0]]
+    found = []
+    for rule in rules:
+        ruled = with_rule(config, rule)
+        for settings in grid:
+            words = [f"{_short(key, keys)}={_value(text)}" for key, text in zip(keys, settings, strict=True)]
+            one = changed(ruled, settings) if settings else ruled
+            found.append(Variant(" ".join([rule, *words]), rule, settings, one))
+    if keys:
+        _check_different(found)
+    return found
+
+
+def combinations(over: Iterable[str]) -> list[tuple[str, ...]]:
+    """Every combination of values, as overrides.
+
+    >>> combinations(["scheduler.epochs=1,3", "graph=rooms"])
+    [('scheduler.epochs=1', 'graph=rooms'), ('scheduler.epochs=3', 'graph=rooms')]
+    """
+    axes: dict[str, list[str]] = {}
+    for text in over:
+        key, equals, given = text.partition("=")
+        key, values = key.strip(), [value.strip() for value in _split(given)]
+        if not key or not equals or "" in values:
+            raise ValueError(
+                f"over must be a key and its values, such as training.learning_rate=0.01,0.05,0.2, got {text!r}"
+            )
+        if key in axes:
+            raise ValueError(f"over must name a key once, with all its values, got {key!r} twice")
+        if key in ("seed", "rounds"):
+            raise ValueError(f"over must be a setting, got {key!r}: all runs of a comparison have the same")
+        axes[key] = [f"{key}={value}" for value in values]
+    return list(itertools.product(*axes.values()))
+
+
+def _split(text: str) -> list[str]:
+    """Values with commas between them, which may be lists, tables or texts with commas in them.
+
+    >>> _split("[1, 3],[1, 5]")
+    ['[1, 3]', '[1, 5]']
+    """
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote or letter in "'\"":
+            quote = letter if not quote else quote * (letter != quote)
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """The last word of a key, with as many before it as tell it from the others."""
+    words = key.split(".")
+    ends = (".".join(words[start:]) for start in range(len(words) - 1, 0, -1))
+    return next(
+        (end for end in ends if not any(other != key and f".{other}".endswith(f".{end}") for other in keys)), key
+    )
+
+
+def _value(text: str) -> str:
+    """The value of an override as part of the name of a folder."""
+    value = parsed(text)[1]
+    words = value if isinstance(value, str) else json.dumps(value, default=str)
+    return re.sub(r"[^\w.,+-]+", "_", words)
+
+
+def _check_different(found: Sequence[Variant]) -> None:
+    """Refuse runs that are the same but for their names, or have the same name."""
+    seen: dict[str, Variant] = {}
+    for one in found:
+        for key in (one.config.hash(), one.name):
+            if (other := seen.setdefault(key, one)) is not one:
+                raise ValueError(f"over must give different experiments: {other.name!r} and {one.name!r} are the same")

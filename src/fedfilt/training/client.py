@@ -1,0 +1,236 @@
+"""What a device does with its row is a part: a client is called with a task, and says what to send and what to keep."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.system.orders import Plan
+from fedfilt.training.description import Dense, Description, Flatten
+from fedfilt.training.sgd import Training, orders
+from fedfilt.training.trainer import Trainer
+
+Kept = Mapping[str, Array]  # what a client remembers from round to round, by name
+NOTHING: Kept = MappingProxyType({})
+MOMENTS = "optimizer."  # begins the names of what an optimizer remembers, among what a device keeps
+TESTING = 10_000  # the first epoch of what is trained for a test, so that its draws are not those of the round
+
+
+class Own(NamedTuple):
+    """What a device trains or is tested on: the samples `rows` of x and y."""
+
+    x: Array
+    y: Array
+    rows: Array
+
+
+class Sent(NamedTuple):
+    """What comes of a client's work."""
+
+    model: Array  # (B,) the model that the device sends
+    loss: float = math.nan  # mean of the last epoch
+    state: Kept = NOTHING  # what the device keeps; it never travels
+    travelling: Kept = NOTHING  # what travels with the model: a (B,) array for every name in `Client.travels`
+
+
+class Task:
+    """What a client works with: its row, its own samples behind the trainer, what it kept, and what is planned."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        seed: int,
+        own: Own,
+        round: int,
+        device: int,
+        plan: Plan,
+        model: Array,
+        travelling: Kept = NOTHING,
+        testing: bool = False,
+    ) -> None:
+        self.round, self.device, self.plan, self.epochs = round, device, plan, plan.epochs
+        self.model = model  # (B,) as the server gave it; the client's own to change
+        self.state: Kept = NOTHING  # what the client kept: see `begun`
+        self.travelling = travelling
+        # what the optimizer remembers of steps on `model`, where it is kept between rounds: see `Training.keeps`
+        self.moments: dict[str, Array] | None = {} if trainer.training.keeps else None
+        self.samples = plan.samples(len(own.rows))  # it trains on
+        self.learning_rate = trainer.training.learning_rate
+        self.rate = trainer.training.rate(round)  # of learning, in this round: decay included
+        self._trainer, self._seed, self._own = trainer, seed, own
+        self._epoch = TESTING if testing else 0
+
+    def columns(self, names: Iterable[str]) -> Array:
+        """(B,) bool: the columns of layers, by name; see `fedfilt.training.rows.Layout.columns`."""
+        return self._trainer.layout.columns(names)
+
+    def steps(self, epochs: int) -> int:
+        """Steps that so many epochs have."""
+        return epochs * math.ceil(self.samples / self._trainer.training.batch_size)
+
+    def train(
+        self,
+        row: Array,
+        *,
+        epochs: int | None = None,
+        batch: Array | None = None,
+        learning_rate: float | None = None,
+        proximal: float | None = None,
+        around: Array | None = None,
+        drift: Array | None = None,
+        trained: Array | None = None,
+    ) -> float:
+        """Train a row in place for the planned or other epochs, or one step on a `batch`; the mean loss of the last.
+
+        A step follows ∂loss + proximal · (w - around) + drift where `trained` holds; see `Trainer.train`. Every call
+        goes on in the order of the samples where the last one stopped. Without samples nothing happens.
+        """
+        if epochs is not None:
+            check_count("epochs", epochs, low=0)
+        own = self._own if batch is None else self._own._replace(rows=self._own.rows[batch])
+        samples, epochs = (
+            (self.samples, self.epochs if epochs is None else epochs) if batch is None else (len(batch), 1)
+        )
+        if not samples or not epochs:
+            return math.nan
+        first = self._epoch
+        if batch is None:
+            self._epoch += epochs
+        return self._trainer.train(
+            row,
+            *own,
+            seed=self._seed,
+            round=self.round,
+            device=self.device,
+            epochs=epochs,
+            samples=samples,
+            first=first,
+            learning_rate=learning_rate,
+            proximal=proximal,
+            around=around,
+            drift=drift,
+            trained=trained,
+            moments=self.moments if row is self.model else None,
+        )
+
+    def batches(self, epochs: int | None = None) -> Iterator[Array]:
+        """The batches of the planned or other epochs, for clients that go step by step."""
+        epochs, size = self.epochs if epochs is None else epochs, self._trainer.training.batch_size
+        if self.samples and epochs:
+            where = self._seed, self.round, self.device, len(self._own.rows), self.samples, epochs, self._epoch
+            chosen, draws = orders(*where)
+            self._epoch += epochs
+            for draw in draws:
+                yield from (chosen[draw[start : start + size]] for start in range(0, len(draw), size))
+
+
+class Client(Protocol):
+    """A file of fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
+
+    It may have, besides: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,)
+    arrays that go with the model both ways and are mixed as it is; `passes`, how many times it goes over the planned
+    epochs, by which devices' time is planned; `start(task)`, what it keeps before its first round; `personal(task)`,
+    the model that the device decides with, if that is not the row it was given; `check(layout)`, which refuses models
+    that it cannot train.
+    """
+
+    def __call__(self, task: Task) -> Sent:
+        """Train, and say what to send and what to keep."""
+        ...
+
+
+def travels(client: Client) -> tuple[str, ...]:
+    """Names of what a client sends and is given besides the model."""
+    names = getattr(client, "travels", ())
+    if isinstance(names, str):
+        raise ValueError(f"client {type(client).__name__} must have a tuple of names in travels, got {names!r}")
+    return tuple(names)
+
+
+def passes(client: Client) -> float:
+    """How many times a client goes over the planned epochs."""
+    return float(getattr(client, "passes", 1.0))
+
+
+def split(row: Array, client: Client, size: int) -> tuple[Array, dict[str, Array]]:
+    """(the model in a row, what travels with it by name)."""
+    names = travels(client)
+    return row[:size], {name: row[(place + 1) * size : (place + 2) * size] for place, name in enumerate(names)}
+
+
+def begun(client: Client, task: Task, kept: Kept | None) -> Task:
+    """The task with what a client kept, or with what it begins with if it has never trained."""
+    start: Any = getattr(client, "start", None)
+    if task.moments is not None and kept is not None:
+        task.moments = {name.removeprefix(MOMENTS): one for name, one in kept.items() if name.startswith(MOMENTS)}
+        kept = {name: one for name, one in kept.items() if not name.startswith(MOMENTS)}
+    found = kept if kept is not None else NOTHING if start is None else start(task)
+    task.state = kept_of(client, found)
+    return task
+
+
+def ended(task: Task, state: Kept) -> Kept:
+    """What the device keeps: what its client does, and what the optimizer remembers if that is kept."""
+    return {**state, **{MOMENTS + name: one for name, one in task.moments.items()}} if task.moments else state
+
+
+def is_personal(client: Client) -> bool:
+    """Whether devices decide with another model than the row that they are given."""
+    return hasattr(client, "personal")
+
+
+def size_of(kept: Kept | None) -> int:
+    """Bytes that a client keeps."""
+    return sum(array.nbytes for array in kept.values()) if kept else 0
+
+
+def kept_of(client: Client, kept: Any) -> dict[str, Array]:
+    """Copies of what a client keeps, by name: it may change them, and they are no part of rows that others write to."""
+    name = type(client).__name__
+    if not isinstance(kept, Mapping):
+        raise ValueError(f"client {name} must keep arrays by name, got {type(kept).__name__}")
+    for what, array in kept.items():
+        if not isinstance(what, str):
+            raise ValueError(f"client {name} must keep arrays under names, got {what!r}")
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"client {name} must keep arrays of numbers, got {what} as {type(array).__name__}")
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+            raise ValueError(f"client {name} must keep arrays of numbers, got {what} as {array.dtype}")
+    return {what: np.array(kept[what], order="C") for what in sorted(kept)}
+
+
+def check_sent(client: Client, sent: Any, size: int) -> Sent:
+    """What a client gave, if it is what it must be, with copies of what it keeps; else a ValueError with its name."""
+    name = type(client).__name__
+    if not isinstance(sent, Sent):
+        raise ValueError(f"client {name} must return Sent(model, loss, state), got {type(sent).__name__}")
+    wanted, arrays = travels(client), {"model": sent.model, **sent.travelling}
+    if set(sent.travelling) != set(wanted):
+        raise ValueError(f"client {name} must send {list(wanted)} with its model, got {sorted(sent.travelling)}")
+    for what, array in arrays.items():
+        check_numbers(client, f"send {what}", array, size)
+    if not isinstance(sent.loss, float | int | np.floating | np.integer):
+        raise ValueError(f"client {name} must give its loss as a number, got {type(sent.loss).__name__}")
+    return sent._replace(loss=float(sent.loss), state=kept_of(client, sent.state))
+
+
+def check_numbers(client: Client, what: str, array: Any, size: int) -> Array:
+    """An array that a client gave, if it is one of `size` float32 numbers; else a ValueError with its name."""
+    if not isinstance(array, np.ndarray) or array.shape != (size,) or array.dtype != np.float32:
+        shown = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"client {type(client).__name__} must {what} as float32 of shape ({size},), got {shown}")
+    return array
+
+
+def example(client: Client) -> Task:
+    """A small task to try a client on: eight samples of two numbers with two labels, a linear model."""
+    description = Description((Flatten(), Dense(2, 2)))
+    trainer = Trainer(description, Training(learning_rate=0.5, batch_size=4), (2,))
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(8, 2)
+    own, model = Own(x, (x[:, 0] > 0).astype(np.int64), np.arange(8)), trainer.start(0)
+    travelling = {name: np.zeros_like(model) for name in travels(client)}
+    return begun(client, Task(trainer, 0, own, 1, 0, Plan(epochs=2), model, travelling), None)

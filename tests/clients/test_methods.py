@@ -1,0 +1,289 @@
+"""Every method against its paper's algorithm, written down in plain PyTorch with one autograd call a step."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from fedfilt import Evaluation, Experiment, Graph, State, Training, _parts, native, play
+from fedfilt.aggregators import FedAvg
+from fedfilt.aggregators import FedDyn as FedDynRule
+from fedfilt.aggregators import Scaffold as ScaffoldRule
+from fedfilt.clients import (
+    APFL,
+    Ditto,
+    FedBN,
+    FedDyn,
+    FedPer,
+    FedProx,
+    FedRep,
+    FineTune,
+    LGFedAvg,
+    PerFedAvg,
+    PFedMe,
+    Plain,
+    Scaffold,
+)
+from fedfilt.engines.local import Local
+from fedfilt.models import MLP
+from fedfilt.populations import Paper
+from fedfilt.schedulers import Everything
+from fedfilt.training.client import TESTING, travels
+from fedfilt.training.sgd import orders
+from helpers import Odd, some_data
+
+ROUNDS, EPOCHS, RATE, BATCH, SEED = 3, 2, 0.1, 8, 5
+DATA = some_data(devices=3, shape=(1, 3, 2), sizes=(20, 9, 13))
+HIDDEN = 7
+SIZES = (HIDDEN * 6, HIDDEN, 3 * HIDDEN, 3)
+HEAD = torch.arange(sum(SIZES)) >= SIZES[0] + SIZES[1]
+
+
+# --- the definition ---------------------------------------------------------------------------------------------------
+
+
+def loss(row, batch, device):
+    """Cross-entropy of a row on some samples of a device."""
+    w1, b1, w2, b2 = row.split(SIZES)
+    own = DATA.train[device][batch]
+    hidden = (torch.from_numpy(DATA.x[own]).flatten(1) @ w1.view(HIDDEN, 6).T + b1).relu()
+    return functional.cross_entropy(hidden @ w2.view(3, HIDDEN).T + b2, torch.from_numpy(DATA.y[own]))
+
+
+def slope(row, batch, device):
+    row = row.detach().requires_grad_()
+    return torch.autograd.grad(loss(row, batch, device), row)[0]
+
+
+def batches(round, device, epochs=EPOCHS, first=0):
+    held = len(DATA.train[device])
+    chosen, draws = orders(SEED, round, device, held, held, epochs, first)
+    for draw in draws:
+        for start in range(0, held, BATCH):
+            yield chosen[draw[start : start + BATCH]]
+
+
+def descend(row, drawn, device, extra=lambda w: 0.0, rate=RATE, where=1.0):
+    for batch in drawn:
+        row = row - rate * where * (slope(row, batch, device) + extra(row))
+    return row
+
+
+def plain(my, w, round, device):
+    return descend(w, batches(round, device), device)
+
+
+def fedprox(my, w, round, device):
+    return descend(w, batches(round, device), device, lambda v: 0.3 * (v - w))
+
+
+def ditto(my, w, round, device):
+    own = my.setdefault("personal", w)
+    my["personal"] = descend(own, batches(round, device, first=EPOCHS), device, lambda v: 0.5 * (v - w))
+    return plain(my, w, round, device)
+
+
+def pfedme(my, w, round, device):
+    theta = w
+    for batch in batches(round, device):
+        for _ in range(3):
+            theta = theta - RATE * (slope(theta, batch, device) + 2.0 * (theta - w))
+        w = w - 0.05 * 2.0 * (w - theta)
+    my["personal"] = theta
+    return w
+
+
+def scaffold(my, w, round, device):
+    w, c = w
+    own = my.setdefault("control", torch.zeros_like(w))
+    drawn = list(batches(round, device))
+    y = descend(w, drawn, device, lambda v: c - own)
+    my["control"] = own - c + (w - y) / (len(drawn) * RATE)
+    return y, c + my["control"] - own
+
+
+def feddyn(my, w, round, device):
+    g = my.setdefault("gradient", torch.zeros_like(w))
+    found = descend(w, batches(round, device), device, lambda v: 0.4 * (v - w) - g)
+    my["gradient"] = g - 0.4 * (found - w)
+    return found
+
+
+def fedper(my, w, round, device, keep=HEAD):
+    row = torch.where(keep, my.setdefault("kept", w), w)
+    my["kept"] = descend(row, batches(round, device), device)
+    return torch.where(keep, w, my["kept"])
+
+
+def lg_fedavg(my, w, round, device):
+    return fedper(my, w, round, device, ~HEAD)
+
+
+def fedrep(my, w, round, device):
+    row = torch.where(HEAD, my.setdefault("kept", w), w)
+    row = descend(row, batches(round, device, 3), device, where=HEAD.float())
+    row = descend(row, batches(round, device, first=3), device, where=1 - HEAD.float())
+    my["kept"] = row
+    return torch.where(HEAD, w, row)
+
+
+def apfl(my, w, round, device):
+    v = my.setdefault("own", w)
+    for batch in batches(round, device):
+        blend = 0.3 * v + 0.7 * w
+        w, v = w - RATE * slope(w, batch, device), v - RATE * 0.3 * slope(blend, batch, device)
+    my["own"] = v
+    return w
+
+
+def per_fedavg(my, w, round, device):
+    drawn = list(batches(round, device))
+    for first, second in zip(drawn[::2], drawn[1::2], strict=False):
+        w = w - RATE * slope(w - 0.05 * slope(w, first, device), second, device)
+    return w
+
+
+def tuned(my, w, round, device, epochs=4, share=0.5, rate=RATE):
+    drawn = batches(round, device, epochs, TESTING)
+    return w + share * (descend(w, drawn, device, rate=rate, where=HEAD.float()) - w)
+
+
+def adapted(my, w, round, device):
+    return descend(w, batches(round, device, 2, TESTING), device, rate=0.05)
+
+
+def personal(my, w, round, device):
+    return my["personal"]
+
+
+def headed(my, w, round, device):
+    return torch.where(HEAD, my["kept"], w)
+
+
+METHODS = {  # client, what a device does, what it decides with
+    "plain": (Plain(), plain, None),
+    "fedprox": (FedProx(0.3), fedprox, None),
+    "ditto": (Ditto(0.5), ditto, personal),
+    "pfedme": (PFedMe(2.0, 3, 0.05), pfedme, personal),
+    "scaffold": (Scaffold(), scaffold, None),
+    "feddyn": (FedDyn(0.4), feddyn, None),
+    "fedper": (FedPer(), fedper, headed),
+    "fedrep": (FedRep(head_epochs=3), fedrep, headed),
+    "lg_fedavg": (LGFedAvg(), lg_fedavg, lambda my, w, *_: torch.where(HEAD, w, my["kept"])),
+    "apfl": (APFL(0.3), apfl, lambda my, w, *_: 0.3 * my["own"] + 0.7 * w),
+    "per_fedavg": (PerFedAvg(0.05, 2), per_fedavg, adapted),
+    "finetune": (FineTune(4, ("head",), 0.5), plain, tuned),
+}
+
+
+RULES = {"feddyn": FedDynRule(0.4), "scaffold": ScaffoldRule()}  # of the others, FedAvg
+
+
+def reference(client, step, decides, first):
+    """(shared models, models that devices decide with) after some rounds of FedAvg, or of FedDyn's own rule."""
+    sizes = np.array([len(rows) for rows in DATA.train])
+    shares = torch.from_numpy((sizes / sizes.sum()).astype(np.float32))
+    w, c, h, mine = first, torch.zeros_like(first), torch.zeros_like(first), [{} for _ in sizes]
+    for round in range(1, ROUNDS + 1):
+        given = (w, c) if isinstance(client, Scaffold) else w
+        sent = [step(my, given, round, device) for device, my in enumerate(mine)]
+        if isinstance(client, Scaffold):
+            c = torch.stack([part for _, part in sent]).mean(0)
+            sent = [part for part, _ in sent]
+        if isinstance(client, FedDyn):
+            h = h - 0.4 * sum(row - w for row in sent) / len(sent)
+            w = torch.stack(sent).mean(0) - h / 0.4
+        else:
+            w = shares @ torch.stack(sent)
+    decided = [w if decides is None else decides(my, w, ROUNDS, device) for device, my in enumerate(mine)]
+    return w, torch.stack(decided)
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
+
+
+def ours(client, rule, model=None, data=DATA, workers=1):
+    """The state after some rounds and the models that devices decide with."""
+    model = MLP((1, 3, 2), 3, hidden=HIDDEN) if model is None else model
+    training = Training(RATE, BATCH)
+    with Local(data, model, training, SEED, workers, client=client) as engine:
+        trainer = engine._table.desk.trainer
+        row = trainer.start(1)
+        wide = np.concatenate([row, *(np.zeros_like(row) for _ in travels(client))])
+        held = np.array([len(rows) for rows in data.train])
+        hardware = Paper().draw(held, 8, np.random.default_rng(0))
+        graph, often = Graph.from_edges(data.count, []), Evaluation(every=ROUNDS)
+        experiment = Experiment(graph, rule, Everything(EPOCHS), engine, hardware, ROUNDS, 8, often, SEED)
+        *_, (state, record) = play(State(0, np.tile(wide, (data.count, 1))), experiment)
+        return SimpleNamespace(state=state, record=record, first=row, decided=engine.personal(state), trainer=trainer)
+
+
+@pytest.fixture(params=["native", "torch"])
+def backend(request, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "" if request.param == "native" else "off")
+    return request.param
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_its_papers_algorithm(name, backend):
+    client, step, decides = METHODS[name]
+    rule = RULES.get(name, FedAvg())
+    found = ours(client, rule)
+    if found.trainer.backend != backend:
+        pytest.skip("fedfilt was built without its native core: no C++ compiler")
+    shared, decided = reference(client, step, decides, torch.from_numpy(found.first))
+    size = len(shared)
+    np.testing.assert_allclose(found.state.models[0, :size], shared, atol=1e-5)
+    np.testing.assert_allclose(found.decided, decided, atol=1e-5)
+    assert (abs(shared - torch.from_numpy(found.first)) > 1e-3).any(), "it learnt something"
+
+
+def test_every_client_has_a_reference():
+    assert {*METHODS, "fedbn"} == set(_parts.names("clients"))
+
+
+def test_fedbn_keeps_normalisation_and_shares_the_rest():
+    data = some_data(devices=3, sizes=(20, 18, 13))
+    found = ours(FedBN(), FedAvg(), Odd(), data)
+    layout = found.trainer.layout
+    norms = layout.columns(["norm"])
+    assert 0 < norms.sum() < layout.size
+    assert sum(slot.stop - slot.start for slot in layout.slots if "running" in slot.name) > 0
+    np.testing.assert_array_equal(found.state.models[:, norms], np.tile(found.first[norms], (3, 1)))  # nobody sent any
+    for device in range(3):
+        np.testing.assert_array_equal(found.decided[device, norms], found.state.clients[device]["kept"])
+        np.testing.assert_array_equal(found.decided[device, ~norms], found.state.models[device, ~norms])
+    assert len({row[norms].tobytes() for row in found.decided}) == 3
+    with pytest.raises(ValueError, match="normalisation layers"):
+        FedBN().check(ours(Plain(), FedAvg()).trainer.layout)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_workers_change_nothing(name):
+    client = METHODS[name][0]
+    rule = RULES.get(name, FedAvg())
+    one, two = ours(client, rule), ours(client, rule, workers=2)
+    np.testing.assert_array_equal(one.state.models, two.state.models)
+    np.testing.assert_array_equal(one.decided, two.decided)
+    for device, kept in one.state.clients.items():
+        for key, array in kept.items():
+            np.testing.assert_array_equal(array, two.state.clients[device][key])
+    np.testing.assert_array_equal(one.record.mixed.global_test, two.record.mixed.global_test)
+
+
+def test_what_is_kept_is_reported_in_bytes():
+    found = ours(Ditto(), FedAvg())
+    assert found.record.kept.tolist() == [4 * len(found.first)] * 3
+    assert ours(Plain(), FedAvg()).record.kept is None
+
+
+def test_own_and_everybodys_test_are_of_the_model_that_decides():
+    found = ours(Ditto(0.0), FedAvg())
+    own = DATA.train[1]
+    counts, _ = found.trainer.test(found.decided[1], DATA.x, DATA.y, DATA.global_test, 3)
+    np.testing.assert_array_equal(found.record.mixed.global_test[1], counts)
+    assert len(own)
+    assert not math.isnan(found.record.losses[0])
