@@ -48,6 +48,10 @@ class Broker:
         self._process.send_signal(signal.SIGUSR1)
         until((self.building / "broker" / "data" / "mosquitto.db").exists, "the broker's memory", WAIT)
 
+    def freeze(self):
+        """Have it answer nobody until it is killed."""
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self):
         self._process.kill()
         self._process.wait()

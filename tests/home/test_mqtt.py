@@ -184,12 +184,16 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
             assert heard.listens.wait(60)
         yield
 
+    until(lambda: watch._last.is_published(), "the broker has acknowledged it")
+    broker.freeze()
+    watch.publish(TOPICS.decision("device-000"), b"unacknowledged")  # is sent again, besides all that waits
     gone = away(watch, at_edge)
     next(gone)
     for number in range(1, MOST_WAITING + 11):
         watch.publish(TOPICS.decision("device-000"), b"%d" % number)
     next(gone)
     at_edge.wait(TOPICS.decision("device-000"), b"%d" % (MOST_WAITING + 10))
+    at_edge.wait(TOPICS.decision("device-000"), b"unacknowledged")
     assert watch.dropped == {"too many waited for the broker": 10}
     gone = away(edge, at_watch)
     next(gone)

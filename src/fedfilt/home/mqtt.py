@@ -81,7 +81,8 @@ class Mqtt:
         self._last: paho.MQTTMessageInfo | None = None
         client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
         self._client = client
-        client.max_queued_messages_set(MOST_WAITING)
+        # What waited for the broker goes out at once, on top of what it had not acknowledged when it went away
+        client.max_queued_messages_set(2 * MOST_WAITING)
         client.reconnect_delay_set(SOONEST, LATEST)
         self._keys, self._context = keys, None if keys is None else ssl.create_default_context(cafile=keys.ca)
         if keys is not None and self._context is not None:
