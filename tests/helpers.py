@@ -70,6 +70,28 @@ ROOM: Table = {
     "evaluation": {"every": 3, "trained": True},
 }  # four devices over Flower
 
+# A file with a client of one's own
+MINE = '''
+from dataclasses import dataclass
+import numpy as np
+from fedfilt import Sent
+
+@dataclass(frozen=True)
+class Halfway:
+    """Sends half of what it learnt, and remembers how often."""
+    share: float = 0.5
+    rule = "fedavg"
+
+    def start(self, task):
+        return {"times": np.zeros(1, np.float32)}
+
+    def __call__(self, task):
+        given = task.model.copy()
+        loss = task.train(task.model)
+        sent = given + np.float32(self.share) * (task.model - given)
+        return Sent(sent, loss, {"times": task.state["times"] + 1})
+'''
+
 KINDS = ("watch", "phone", "watch", "phone", "watch", "phone")
 
 # Changes by which a run goes on until it is ended: a test that ends it does not depend on how fast it is

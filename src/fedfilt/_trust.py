@@ -86,8 +86,8 @@ def code_in(value: Any, key: str = "") -> set[str]:
 def check_trusted(path: Path, content: bytes, code: Collection[str], beside: Sequence[Path] = ()) -> None:
     """Refuse a file with this content that names this code, unless the user trusts it, now or since earlier.
 
-    Modules are looked for as `fedfilt._parts.find` does: where they are installed, then in the folders `beside` and in
-    the current one.
+    From then on modules are looked for in the folders `beside` too, after everything that is installed; see also
+    `fedfilt._parts.find`, which looks into the current one.
     """
     if not code:
         return
@@ -105,19 +105,24 @@ def check_trusted(path: Path, content: bytes, code: Collection[str], beside: Seq
             f"{', and it has changed since you trusted it' if changed else ''}; if you trust it, say so once with "
             f"--trust-code (in Python: load(..., trust_code=True), or {VARIABLE}=1 in the environment)"
         )
+    sys.path += [place for folder in beside if (place := str(folder.absolute())) not in sys.path]
 
 
 def _mark(where: str, content: bytes, code: Iterable[str], folders: Sequence[Path]) -> str:
     """A hash of a file, its place, and the modules in these folders that it names."""
     seen: list[tuple[str, str]] = [(where, hashlib.sha256(content).hexdigest())]
-    for module in sorted({name.partition(":")[0].partition(".")[0] for name in code}):
-        for file in _files_of(module, folders):
-            seen.append((str(file.resolve()), hashlib.sha256(read(file, MOST_CODE, links=True)).hexdigest()))
+    for file in files_of(code, folders):
+        seen.append((str(file.resolve()), hashlib.sha256(read(file, MOST_CODE, links=True)).hexdigest()))
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 
+def files_of(code: Iterable[str], folders: Sequence[Path]) -> list[Path]:
+    """The files of the modules and packages that are named, of those that would be imported from these folders."""
+    modules = sorted({name.partition(":")[0].partition(".")[0] for name in code})
+    return [file for module in modules for file in _files_of(module, folders)]
+
+
 def _files_of(module: str, folders: Sequence[Path]) -> list[Path]:
-    """The files of a module or package, if it is one of these folders from which it would be imported."""
     invalidate_caches()  # it may just have been written
     spec = PathFinder.find_spec(module, [*sys.path, *(str(folder.absolute()) for folder in folders)])
     if spec is None:

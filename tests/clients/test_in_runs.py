@@ -24,7 +24,7 @@ from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.schedulers import Everything
 from fedfilt.show.shares import taken
-from helpers import SMALL, finish, process, some_data
+from helpers import MINE, SMALL, finish, process, some_data
 
 # --- by name ----------------------------------------------------------------------------------------------------------
 
@@ -280,30 +280,9 @@ def test_fit_takes_a_client_and_gives_the_models_that_decide():
     assert len({row.tobytes() for row in shared.rows}) == 1
 
 
-MINE = '''
-from dataclasses import dataclass
-import numpy as np
-from fedfilt import Sent
-
-@dataclass(frozen=True)
-class Halfway:
-    """Sends half of what it learnt, and remembers how often."""
-    share: float = 0.5
-    rule = "fedavg"
-
-    def start(self, task):
-        return {"times": np.zeros(1, np.float32)}
-
-    def __call__(self, task):
-        given = task.model.copy()
-        loss = task.train(task.model)
-        sent = given + np.float32(self.share) * (task.model - given)
-        return Sent(sent, loss, {"times": task.state["times"] + 1})
-'''
-
-
 def test_a_method_of_ones_own_takes_part_without_another_edit(tmp_path):
-    """In run, compare and the report; the contract tests take one in the folder: tests/test_package.py."""
+    """In run, compare and the report; in a deployment: tests/flower/test_resident.py; in the folder of clients, the
+    contract tests find it: tests/test_package.py."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "small.toml").write_text(from_table(SMALL).toml())
     path = Path("small.toml")

@@ -44,6 +44,7 @@ from deployments import (
     status,
     written,
 )
+from fedfilt._trust import without_trust
 from fedfilt.data.own import read
 from fedfilt.engines.flower._compat import Fleet, Unreachable, internals
 from fedfilt.engines.flower.identity import registered
@@ -51,7 +52,7 @@ from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.write import experiment_of
 from fedfilt.runs.config import from_table
-from helpers import SLOW, call, command, until
+from helpers import MINE, SLOW, call, command, process, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
 
@@ -102,6 +103,55 @@ def test_what_a_client_keeps_stays_on_its_device_and_gives_the_bits_of_the_local
 
 
 @pytest.mark.slow(30)
+def test_a_client_of_ones_own_goes_to_the_devices_and_needs_a_word_there(tmp_path, kept):
+    """Its file is copied with the deployment: neither the folder that it was in nor the current one is needed then."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "experiment.toml").write_text(own_experiment(tmp_path / "homes"))
+    played = process(
+        "run", "experiment.toml", "engine.name=local", "client=mine:Halfway", "--out", "here", cwd=tmp_path
+    )
+    assert played.returncode == 0, played.stderr
+    where = f"127.0.0.1:{free_port()}"
+    words = "experiment.toml", "client=mine:Halfway", "--out", "building", "--address", where
+    assert "deploy all --trust-code building" in process("deploy", "write", *words, cwd=tmp_path).stdout
+    building = tmp_path / "building"
+    assert {path.relative_to(building).parts[0] for path in building.rglob("mine.py")} == {"server", "devices"}
+    (tmp_path / "mine.py").unlink()
+    for words in (("device", building / "devices" / "device-000"), ("deploy", "server", building / "server")):
+        refused = process(*words, env=without_trust())
+        assert refused.returncode
+        assert "names code, mine:Halfway" in refused.stderr
+    kept.start(command("deploy", "server", "--trust-code", building / "server"), tmp_path / "server.log")
+    for folder in (building / "devices").iterdir():
+        kept.start([folder / "start.sh"], tmp_path / f"{folder.name}.log")  # which says that the code is trusted
+    until(lambda: (building / "server" / "run" / "result.json").exists(), "the end of the run")
+    here, there = (
+        load_file(run / "checkpoint" / "state.safetensors") for run in (tmp_path / "here", building / "server" / "run")
+    )
+    np.testing.assert_array_equal(there["models"], here["models"])
+    left = load_file(building / "devices" / "device-001" / "state" / "left-3.safetensors")
+    assert left["client.times"] == here["client.1.times"] == [3]
+    reported = process("report", building / "server" / "run")
+    assert "Halfway" in (building / "server" / "run" / "report.html").read_text(), reported.stderr
+
+
+def test_a_device_gets_the_code_of_the_experiment_but_never_in_place_of_its_owners(tmp_path, monkeypatch):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "__init__.py").write_text("from ours.deep import Halfway\n")
+    (tmp_path / "ours" / "deep.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    building = written(tmp_path, "client=ours.deep:Halfway")
+    assert (building / "devices" / "device-003" / "ours" / "deep.py").read_text() == MINE
+    (tmp_path / "theirs.py").write_text(MINE)
+    experiment = own_experiment(tmp_path / "homes")
+    (tmp_path / "homes" / "device-001" / "theirs.py").write_text("class Reader: ...")
+    (tmp_path / "other.toml").write_text(experiment)
+    done = call("deploy", "write", "other.toml", "client=theirs:Halfway", "--out", "second")
+    assert "device-001/theirs.py has the name of another module" in done.stderr
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.slow(30)
 def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_path, kept):
     """The server has no data at all; the graph is learned from what the devices send."""
     graph = {"name": "homes", "rooms": 2, "devices": 4, "inside": False, "between": "updates", "k": 1}
@@ -109,8 +159,8 @@ def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_p
     building, server = deployed(tmp_path, kept, experiment=experiment)
     shutil.rmtree(tmp_path / "homes")  # what was copied to the devices is all there is
     devices = Devices(building, kept).start_all()
-    for process in devices.processes.values():
-        libraries = Path(f"/proc/{process.pid}/maps").read_text()
+    for one in devices.processes.values():
+        libraries = Path(f"/proc/{one.pid}/maps").read_text()
         assert not [name for name in ("libtorch", "/scipy/", "/pandas/", "/pyarrow/") if name in libraries]
     until(lambda: server.poll() is not None, "the end of the run")
     assert server.returncode == 0

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedfilt._trust import trusting
+from fedfilt._trust import code_in, trusting
 from fedfilt.cli._console import TrustCode, check_mqtt, errors, print_table, shown, visible
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
@@ -130,9 +130,10 @@ def deploy_write(
         where = parsed(address)
         names = write(out, run, where, authentication, insist, place, program)
         print(f"{out}: {len(names)} devices, {names[0]} to {names[-1]}, edge server at {where}")
-        print(f"edge server:  fedfilt deploy server {out / 'server'}")
-        print(f"each device:  fedfilt device {out / 'devices' / names[0]}")
-        print(f"to try it, all on this machine:  fedfilt deploy all {out}")
+        word = " --trust-code" if code_in(loaded.table()) else ""
+        print(f"edge server:  fedfilt deploy server{word} {out / 'server'}")
+        print(f"each device:  fedfilt device {out / 'devices' / names[0]}{word}")
+        print(f"to try it, all on this machine:  fedfilt deploy all{word} {out}")
 
 
 @deploy_app.command("server")

@@ -31,7 +31,7 @@ class APFL:
         return {"own": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:
-        shared, own, losses = task.model, task.state["own"].copy(), []
+        shared, own, losses = task.model, task.state["own"], []
         for batch in task.batches():
             before = self._blend(own, shared)
             after = before.copy()

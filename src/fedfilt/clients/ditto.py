@@ -29,7 +29,7 @@ class Ditto:
         return {"personal": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:
-        given, own = task.model.copy(), task.state["personal"].copy()
+        given, own = task.model.copy(), task.state["personal"]
         loss = task.train(task.model)
         task.train(own, proximal=self.weight, around=given)
         return Sent(task.model, loss, {"personal": own})

@@ -275,8 +275,6 @@ def _reader(settings: Owner, folder: Path, place: Path) -> Any:
     """The reader of the owner's choice, if there is one."""
     if not settings.reader:
         return None
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # where the owner's own code is likely to be
     with _owners_code(settings.reader):
         return _parts.find(_parts.READERS, settings.reader)(place)
 

@@ -24,6 +24,7 @@ from fedfilt.engines.flower.engine import Flower
 from fedfilt.engines.flower.nodes import Nodes
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.pace import pace, wait_turn
+from fedfilt.flower.deploy.supervise import experiment_table
 from fedfilt.flower.device import Device
 from fedfilt.runs.build import Run, dealt, model_of
 from fedfilt.runs.config import Config, from_table
@@ -99,6 +100,8 @@ def _play(grid: Grid, context: Context) -> None:
     if named is None and not is_simulated(grid):
         raise ValueError(f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy")
     members = None if named is None else Members(Path(named).parent)
+    if named is not None:
+        experiment_table(Path(named).parent)  # code that it names must be trusted, and may lie there
     folder = Path(str(context.run_config.get("out", "")) or "runs/flower") if members is None else members.run
     begun = False
     while True:

@@ -213,14 +213,15 @@ void Model::move_row(float* row, float* packed, bool out) {
   for (Int l = 0; l < net.convolutions; l++) {
     const ConvolutionLayer& c = conv[l];
     const Convolution& s = c.shape;
+    const Int across = l ? c.stored : c.channels * PANEL, next = l ? 1 : PANEL;  // to the next x, to the next channel
     for (Int o = 0; o < s.outputs; o++) {
       if (s.bias >= 0) move(row + s.bias + o, packed + c.bias + o);
-      for (Int t = 0; t < c.taps; t++) {
-        const Int y = t / (s.kernel[1] * c.channels), x = t / c.channels % s.kernel[1], k = t % c.channels;
-        const Int inside = l ? (o * s.kernel[0] + y) * c.span + x * c.stored + k
-                             : (o / PANEL * c.taps + t) * PANEL + o % PANEL;
-        move(row + s.weight + o * s.step[0] + y * s.step[1] + x * s.step[2] + k * s.step[3], packed + c.weight + inside);
-      }
+      float* inside = packed + c.weight + (l ? o * s.kernel[0] * c.span : o / PANEL * c.taps * PANEL + o % PANEL);
+      for (Int y = 0; y < s.kernel[0]; y++)
+        for (Int x = 0; x < s.kernel[1]; x++, inside += across) {
+          float* const outside = row + s.weight + o * s.step[0] + y * s.step[1] + x * s.step[2];
+          for (Int k = 0; k < c.channels; k++) move(outside + k * s.step[3], inside + k * next);
+        }
     }
   }
   Int places = 1, real = 0, stored = 0;  // pixels, real and stored channels of a dense layer's inputs
@@ -230,13 +231,14 @@ void Model::move_row(float* row, float* packed, bool out) {
   } else {
     real = stored = net.channels * net.height * net.width;
   }
+  constexpr Int FEW = 8;  // rows of weights read side by side: more would push each other out of the cache
   for (Int l = 0; l < net.denses; l++) {
     const DenseLayer& d = dense[l];
     for (Int o = 0; d.shape.bias >= 0 && o < d.shape.outputs; o++) move(row + d.shape.bias + o, packed + d.bias + o);
-    for (Int first = 0; first < d.shape.outputs; first += PANEL) {
-      const Int outputs = least(PANEL, d.shape.outputs - first), inputs = real * places;
+    for (Int first = 0; first < d.shape.outputs; first += FEW) {
+      const Int outputs = least(FEW, d.shape.outputs - first), inputs = real * places;
       float* const outside = row + d.shape.weight + first * inputs;
-      float* const inside = packed + d.weight + first * d.inputs;
+      float* const inside = packed + d.weight + first / PANEL * PANEL * d.inputs + first % PANEL;
       for (Int k = 0; k < real; k++)
         for (Int p = 0; p < places; p++)
           for (Int o = 0; o < outputs; o++)

@@ -29,21 +29,56 @@ constexpr INLINE Int least(Int a, Int b) { return a < b ? a : b; }
 constexpr INLINE Int most(Int a, Int b) { return a > b ? a : b; }
 constexpr INLINE Int up(Int n, Int unit) { return (n + unit - 1) / unit * unit; }
 
+// Blocks that a thread has freed, for its next arrays of the same size: devices need the same memory one after the other,
+// and the system charges for every page that goes back and comes again. The oldest make room for others.
+class Shelf {
+ public:
+  ~Shelf() {
+    while (count) std::free(drop(0));
+  }
+  void* take(Int bytes) {
+    for (Int i = count; i-- > 0;)
+      if (sizes[i] == bytes) return drop(i);
+    return std::aligned_alloc(64, bytes);
+  }
+  void give(void* block, Int bytes) {
+    if (bytes < PAGE || bytes > MOST) return std::free(block);
+    while (count == PLACES || total + bytes > MOST) std::free(drop(0));
+    blocks[count] = block, sizes[count++] = bytes, total += bytes;
+  }
+
+ private:
+  static constexpr Int PLACES = 32, PAGE = 4096, MOST = 8 << 20;
+  void* blocks[PLACES];
+  Int sizes[PLACES], count = 0, total = 0;
+  void* drop(Int i) {
+    void* const block = blocks[i];
+    total -= sizes[i];
+    for (count--; i < count; i++) blocks[i] = blocks[i + 1], sizes[i] = sizes[i + 1];
+    return block;
+  }
+};
+thread_local Shelf shelf;
+
 // Zeroed memory that frees itself; each array has its own block, so that a sanitizer sees every step outside.
 template <class T>
 struct Array {
   T* data = nullptr;
+  Int bytes = 0;
   Array() = default;
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
   ~Array() { free(); }
   bool make(Int count) {
-    const Int bytes = up(most(count, 1) * (Int)sizeof(T), 64);
-    data = (T*)std::aligned_alloc(64, bytes);
+    bytes = up(most(count, 1) * (Int)sizeof(T), 64);
+    data = (T*)shelf.take(bytes);
     if (data) std::memset(data, 0, bytes);
     return data != nullptr;
   }
-  void free() { std::free(data), data = nullptr; }
+  void free() {
+    if (data) shelf.give(data, bytes);
+    data = nullptr;
+  }
   operator T*() const { return data; }
 };
 

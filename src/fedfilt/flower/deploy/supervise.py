@@ -75,7 +75,7 @@ def experiment_table(server: Path) -> dict[str, Any]:
     path = server / "app" / "pyproject.toml"
     content = read(path, MOST_TOML, links=True)
     table = toml_of(str(toml_of(content)["tool"]["flwr"]["app"]["config"]["experiment"]).encode())
-    check_trusted(path, content, code_in(table))
+    check_trusted(path, content, code_in(table), [server])
     return table
 
 

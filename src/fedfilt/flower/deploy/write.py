@@ -12,13 +12,14 @@ import re
 import shlex
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 import tomli_w
 
 from fedfilt._start import PROGRAM
-from fedfilt._trust import code_in
+from fedfilt._trust import code_in, files_of
 from fedfilt._types import Table
 from fedfilt.data.own import SETTINGS
 from fedfilt.engines.flower.device import kept_samples
@@ -105,6 +106,7 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
         certificates(server / "certificates", site.where)
         root = site.place / "server" / "certificates" / "ca.crt"
         connection = {"address": str(site.where), "root-certificates": str(root)}
+    _copy_code(run.config.table(), [Path()], server)
     flower_config = {"superlink": {"default": "building", "building": connection}}
     (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
     command = f"{site.program} deploy server{_trust(run.config.table())}"
@@ -134,6 +136,7 @@ def write_device(
         for old in ("key", "key.pub"):
             (folder / old).unlink(missing_ok=True)
         public = new_key(folder)
+    _copy_code(known(run), [folder.parents[1] / "server", Path()], folder)
     own = {"name": name, "address": str(site.where), "authentication": site.authentication, "number": row}
     (folder / "device.toml").write_text(tomli_w.dumps(own | {"experiment": known(run)}), encoding="utf-8")
     if is_own(run.config):
@@ -152,9 +155,21 @@ def _trust(table: Table, command: str = "") -> str:
     return f"{command} --trust-code" if code_in(table) else ""
 
 
+def _copy_code(table: Table, sources: Sequence[Path], folder: Path) -> None:
+    """Give a folder the modules that its experiment names, from one of these; what is installed stays where it is."""
+    for file in files_of(code_in(table), sources):
+        source = next(one.resolve() for one in sources if file.resolve().is_relative_to(one.resolve()))
+        copy = folder / file.resolve().relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+
+
 def _copy_data(home: Path, folder: Path) -> None:
     """Give a device's folder all that the owner has in another: data, settings, code that reads it."""
     made = {path.name for path in folder.iterdir()} - {SETTINGS, "data"}
+    for name in sorted(name for name in made if name.endswith(".py") and (home / name).exists()):
+        if (home / name).read_bytes() != (folder / name).read_bytes():
+            raise ValueError(f"{home / name} has the name of another module of the experiment: rename one of them")
     shutil.copytree(home, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made, "state", "flower", "*.log"))
 
 
