@@ -302,7 +302,7 @@ def test_client_says_what_it_keeps_and_leaves_what_it_is_given_alone(build, name
         np.testing.assert_array_equal(row, given)
         assert (decided.shape, decided.dtype) == ((desk.size,), np.float32)
         np.testing.assert_array_equal(personal(row, state, round, 0, own, desk), decided)
-    assert (row[: desk.size] != first).any()
+    assert (row[: desk.size] != first).any() or row[desk.size :].any(), "it learnt something"
 
 
 @each("clients")

@@ -16,6 +16,7 @@ from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
+from fedfilt.aggregators.ifca import IFCA
 from fedfilt.aggregators.scaffold import Scaffold
 from fedfilt.data import FederatedData
 from fedfilt.data.deal import held_out
@@ -116,13 +117,19 @@ class Run:
         client, rule = self.config.client, self.config.aggregator
         if check := getattr(client, "check", None):
             check(self.layout)
+        if check := getattr(client, "check_run", None):
+            outputs = outputs_for(self.config.training, self.data)
+            check(self.layout, self.trainer.goal.kind, outputs, self.data.count)
         belongs = getattr(client, "rule", "fedavg")
         if belongs != "fedavg" and _parts.name_of(rule, "aggregators") != belongs:
             log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
         by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
-        if isinstance(rule, Scaffold) and (by_kind or travels(client) != ("control",)):
+        wide = 2 if isinstance(rule, Scaffold) else rule.clusters if isinstance(rule, IFCA) else None
+        if wide is not None and (by_kind or 1 + len(travels(client)) != wide):
+            name = _parts.name_of(rule, "aggregators")
             raise ValueError(
-                'the rule scaffold needs rows of the client scaffold, and kinds.mix = "all" if there are any'
+                f"the rule {name} needs rows of the client {name} with the same options, {wide} models each, and "
+                f'kinds.mix = "all" if there are any kinds; got the client {type(client).__name__}'
             )
         if self.config.evaluation.validation and self.config.engine.name == "flower" and is_personal(client):
             raise ValueError(
