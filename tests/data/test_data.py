@@ -520,15 +520,11 @@ def test_split_sums_and_is_fair(number, shares):
         (lambda: Dirichlet(0), "alpha must be a finite number > 0"),
         (lambda: Rotated(45), "partition.degrees must be a multiple of 90, got 45"),
         (
-            lambda: Rotated()(
-                Samples("flat", np.zeros((9, 4)), np.zeros(9, int), 2, np.zeros(9, bool)), ROOMS, Sizes(), RNG
-            ),
+            lambda: Rotated()(flat(np.zeros(9, int)), ROOMS, Sizes(), RNG),
             "rotated needs square pictures, such as mnist; flat has",
         ),
         (
-            lambda: Relabelled()(
-                Samples("sums", np.zeros((9, 4)), np.zeros(9), 1, np.zeros(9, bool)), ROOMS, Sizes(), RNG
-            ),
+            lambda: Relabelled()(flat(np.zeros(9)), ROOMS, Sizes(), RNG),
             "relabelled changes labels, and samples of flat have none",
         ),
         (lambda: Cold(low=5, high=4), "partition.high must be a whole number >= 5"),

@@ -150,8 +150,8 @@ def changed_by_room(data: FederatedData, rooms: Array, change: Change) -> Federa
     made = [change(data.x[rows], data.y[rows], room) for rows, room in parts]
     ends = np.cumsum([len(rows) for rows, _ in parts])
     places = [np.arange(end - len(rows), end) for end, (rows, _) in zip(ends, parts, strict=True)]
-    everybody, of_devices = places[:count], places[count:]
-    local = tuple(of_devices[-own:])
+    everybody, mine = places[:count], places[count:]
+    local = tuple(mine[-own:])
     if whole:
         has = data.label_counts[:, data.y[data.global_test]] > 0
         local = tuple(everybody[number[device]][has[device]] for device in range(own))
@@ -159,11 +159,11 @@ def changed_by_room(data: FederatedData, rooms: Array, change: Change) -> Federa
         data,
         x=np.concatenate([x for x, _ in made]),
         y=np.concatenate([y for _, y in made]),
-        train=tuple(of_devices[:own]),
+        train=tuple(mine[:own]),
         local_test=local,
         global_test=np.concatenate([rows[room::count] if whole else rows for room, rows in enumerate(everybody)]),
         moments=None if data.moments is None else data.moments[np.concatenate([rows for rows, _ in parts])],
-        validation=None if data.validation is None else tuple(of_devices[own : 2 * own]),
+        validation=None if data.validation is None else tuple(mine[own : 2 * own]),
     )
 
 
