@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import fedfilt
 from fedfilt import Evaluation, Experiment, Graph, Remembered, Sent, State, Training, Updates, play
 from fedfilt.aggregators import FedAdam, FedAvg, FedAvgM, FedDyn, FedYogi, GFedFilt
-from fedfilt.clients import Ditto, FedPer, FineTune
+from fedfilt.clients import Ditto, FedPer, FineTune, LabelPrior
 from fedfilt.engines.local import Local
 from fedfilt.filters import Tikhonov
 from fedfilt.models import Logistic
@@ -18,13 +19,15 @@ from fedfilt.populations import Paper
 from fedfilt.rounds.timeline import Event, Timeline
 from fedfilt.runs.build import Run
 from fedfilt.runs.compare import compare
-from fedfilt.runs.config import from_table
+from fedfilt.runs.config import config_of, from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.schedulers import Everything
 from fedfilt.show.shares import taken
 from helpers import MINE, SMALL, finish, process, some_data
+
+TWO = Graph.from_edges(2, [(0, 1)])
 
 # --- by name ----------------------------------------------------------------------------------------------------------
 
@@ -365,3 +368,56 @@ def test_the_rule_scaffold_needs_its_client():
     with pytest.raises(ValueError, match="the rule scaffold needs rows of the client scaffold"):
         Run(from_table({**SMALL, "aggregator": "scaffold"}))
     Run(from_table({**SMALL, "aggregator": "scaffold", "client": "scaffold"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"aggregator": "ifca"}, "the rule ifca needs rows of the client ifca with the same options"),
+        ({"aggregator": {"name": "ifca", "clusters": 3}, "client": "ifca"}, "the rule ifca needs rows of the client ifca with the same options"),
+        ({"aggregator": {"name": "ifca", "clusters": 30}, "client": {"name": "ifca", "clusters": 30}}, "from 2 to 20"),
+        ({"client": {"name": "ifca", "clusters": 1}}, "client.clusters must be a whole number from 2 to 100"),
+        ({"client": {"name": "finetune", "layers": ["norms"]}}, "unknown layer 'norms'"),
+        ({"client": "fedbn"}, "fedbn needs a model with normalisation layers"),
+        (
+            {"client": "label_prior", "data": "diabetes", "partition": "uniform", "training.loss": "mse"}
+            | {"samples": {"train": 5, "local_test": 5, "global_test": 5}},
+            "the client label_prior needs labels to count, got numbers",
+        ),
+    ],
+)
+def test_a_method_that_cannot_do_what_it_is_asked_for_says_so_before_training(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Run(config_of({**SMALL, "graph": "paper", "aggregator": "fedavg"}, changes))
+
+
+class Scales(torch.nn.Module):
+    """A model without a head: it only scales and moves its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(3)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_a_model_without_a_head_is_refused_by_methods_that_need_one():
+    data = some_data(devices=2, shape=(3,), sizes=(9, 8))
+    for client in (FineTune(layers=("head",)), FedPer(), LabelPrior()):
+        with pytest.raises(ValueError, match="unknown layer 'head"):
+            Run(replace(from_table({**SMALL, "graph": "paper"}), client=client), data=data, graph=TWO, model=Scales())
+    Run(replace(from_table(SMALL), client=FineTune()), data=data, graph=TWO, model=Scales())
+
+
+def test_new_rivals_go_on_after_a_kill_with_the_same_bits(tmp_path):
+    for rule in ("fedamp", "ifca:clusters=3", "label_prior", "attention:strength=2"):
+        table = with_rule(from_table(SMALL), rule).table()
+        whole = finish(tmp_path / rule / "whole", **table)
+        for line in play_in_folder(Run(from_table(table)), tmp_path / rule / "parts"):
+            if line["round"] == 4:
+                break
+        parts = finish(tmp_path / rule / "parts", resume=True, **table)
+        assert parts["models_sha256"] == whole["models_sha256"]
+        last = [read_lines(tmp_path / rule / name)[-1]["mixed"] for name in ("whole", "parts")]
+        assert last[0] == last[1]

@@ -6,23 +6,29 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch.nn import functional
 
-from fedfilt import Evaluation, Experiment, Graph, State, Training, _parts, native, play
-from fedfilt._draws import RoundKey, generator
-from fedfilt.aggregators import EmpiricalBayes, FedAvg
+from fedfilt import Evaluation, Experiment, Graph, State, Training, Updates, _parts, native, play
+from fedfilt._draws import Key, RoundKey, generator
+from fedfilt.aggregators import IFCA as IFCARule
+from fedfilt.aggregators import Attention, EmpiricalBayes, FedAvg
+from fedfilt.aggregators import FedAMP as FedAMPRule
 from fedfilt.aggregators import FedDyn as FedDynRule
 from fedfilt.aggregators import Scaffold as ScaffoldRule
 from fedfilt.clients import (
     APFL,
+    IFCA,
     Averaged,
     Ditto,
+    FedAMP,
     FedBN,
     FedDyn,
     FedPer,
     FedProx,
     FedRep,
     FineTune,
+    LabelPrior,
     LGFedAvg,
     PerFedAvg,
     PFedMe,
@@ -150,6 +156,29 @@ def per_fedavg(my, w, round, device):
     return w
 
 
+def fedamp(my, u, round, device):
+    own = my.setdefault("own", u)
+    my["own"] = descend(own, batches(round, device), device, lambda w: 0.3 * (w - u))
+    return my["own"]
+
+
+def ifca(my, w, round, device):
+    everything = torch.arange(len(DATA.train[device]))
+    my["chosen"] = int(torch.stack([loss(one, everything, device) for one in w]).argmin())
+    return my["chosen"], descend(w[my["chosen"]], batches(round, device), device)
+
+
+def closest(my, w, round, device):
+    ifca(my, w, round, device)
+    return w[my["chosen"]]
+
+
+def prior(my, w, round, device):
+    labels = DATA.y[DATA.train[device]]
+    shares = torch.tensor([((labels == c).sum() + 0.5) / (len(labels) + 1.5) for c in range(3)], dtype=torch.float32)
+    return torch.cat([w[:-3], w[-3:] + shares.log()])
+
+
 def tuned(my, w, round, device, epochs=4, share=0.5, rate=RATE):
     drawn = batches(round, device, epochs, TESTING)
     return w + share * (descend(w, drawn, device, rate=rate, where=HEAD.float()) - w)
@@ -180,10 +209,18 @@ METHODS = {  # client, what a device does, what it decides with
     "apfl": (APFL(0.3), apfl, lambda my, w, *_: 0.3 * my["own"] + 0.7 * w),
     "per_fedavg": (PerFedAvg(0.05, 2), per_fedavg, adapted),
     "finetune": (FineTune(4, ("head",), 0.5), plain, tuned),
+    "fedamp": (FedAMP(0.3), fedamp, lambda my, *_: my["own"]),
+    "ifca": (IFCA(3), ifca, closest),
+    "label_prior": (LabelPrior(0.5), plain, prior),
 }
 
 
-RULES = {"feddyn": FedDynRule(0.4), "scaffold": ScaffoldRule()}  # of the others, FedAvg
+RULES = {  # of the others, FedAvg
+    "feddyn": FedDynRule(0.4),
+    "scaffold": ScaffoldRule(),
+    "fedamp": FedAMPRule(0.6, sigma=2.0),
+    "ifca": IFCARule(3),
+}
 
 
 def reference(client, step, decides, first):
@@ -225,6 +262,52 @@ def ours(client, rule, model=None, data=DATA, workers=1):
         return SimpleNamespace(state=state, record=record, first=row, decided=engine.personal(state), trainer=trainer)
 
 
+def messages(trained):
+    """FedAMP's: W - α ∂/∂W Σ A(‖wᵢ - wⱼ‖²) over pairs, by autograd, with A(x) = 1 - exp(-x / σ) and σ = 2."""
+    w = trained.double().requires_grad_()
+    pairs = [(i, j) for i in range(len(w)) for j in range(i)]
+    total = sum(1 - torch.exp(-((w[i] - w[j]) ** 2).sum() / 2.0) for i, j in pairs)
+    alpha = 0.6 * 2.0 / (len(w) - 1) / 2  # half: the square's derivative is 2 (w - w'), the paper's α takes the 2 in
+    return (w - alpha * torch.autograd.grad(total, w)[0]).detach().float()
+
+
+def apart(name, client, step, decides, first, trainer):
+    """(rows, models that devices decide with) after some rounds of a method whose devices get rows of their own."""
+    sizes = torch.tensor([len(rows) for rows in DATA.train], dtype=torch.float32)
+    mine, w = [{} for _ in sizes], first.tile(3, 1)
+    if name == "ifca":
+        drawn = [int(generator(SEED, Key.STARTS, number).integers(2**62)) for number in (1, 2)]
+        w = torch.stack([first, *(torch.from_numpy(trainer.start(seed)) for seed in drawn)])
+    for round in range(1, ROUNDS + 1):
+        if name == "ifca":
+            sent = [step(my, w, round, device) for device, my in enumerate(mine)]
+            new = w.clone()
+            for cluster in {chosen for chosen, _ in sent}:
+                members = [device for device, (chosen, _) in enumerate(sent) if chosen == cluster]
+                new[cluster] = sum(sizes[d] * sent[d][1] for d in members) / sizes[members].sum()
+            w = new
+        else:
+            trained = torch.stack([step(my, w[device], round, device) for device, my in enumerate(mine)])
+            w = messages(trained) if name == "fedamp" else attended(trained, w, sizes)
+    rows = [w if name == "ifca" else w[device] for device in range(3)]
+    if decides is None:
+        return w, w
+    return w, torch.stack([decides(my, rows[device], ROUNDS, device) for device, my in enumerate(mine)])
+
+
+def attended(trained, before, sizes, strength=0.7):
+    """The rows of pFedGraph's problem for each device, solved by a general solver for its few weights."""
+    p, found = (sizes / sizes.sum()).double().numpy(), []
+    updates = (trained - before).double()
+    alike = functional.cosine_similarity(updates[:, None], updates[None], dim=2).numpy()
+    for own in alike:
+        start = {"x0": p, "method": "SLSQP", "bounds": [(0, 1)] * len(p), "options": {"ftol": 1e-14}}
+        whole = {"type": "eq", "fun": lambda x: x.sum() - 1}
+        result = minimize(lambda x, own=own: ((x - p) ** 2).sum() - 2 * strength * own @ x, **start, constraints=whole)
+        found.append(result.x)
+    return torch.from_numpy(np.array(found)).float() @ trained
+
+
 @pytest.fixture(params=["native", "torch"])
 def backend(request, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "" if request.param == "native" else "off")
@@ -238,11 +321,47 @@ def test_a_method_is_its_papers_algorithm(name, backend):
     found = ours(client, rule)
     if found.trainer.backend != backend:
         pytest.skip("fedfilt was built without its native core: no C++ compiler")
+    if name in ("fedamp", "ifca"):
+        rows, decided = apart(name, *METHODS[name], torch.from_numpy(found.first), found.trainer)
+        if name == "fedamp":
+            np.testing.assert_allclose(found.state.models, rows, atol=1e-5)
+        assert len({row.numpy().tobytes() for row in decided}) > 1
+        np.testing.assert_allclose(found.decided, decided, atol=1e-5)
+        return
     shared, decided = reference(client, step, decides, torch.from_numpy(found.first))
     size = len(shared)
     np.testing.assert_allclose(found.state.models[0, :size], shared, atol=1e-5)
     np.testing.assert_allclose(found.decided, decided, atol=1e-5)
     assert (abs(shared - torch.from_numpy(found.first)) > 1e-3).any(), "it learnt something"
+
+
+def test_attention_is_pfedgraphs_problem():
+    found = ours(Plain(), Attention(0.7))
+    rows, _ = apart("attention", Plain(), plain, None, torch.from_numpy(found.first), found.trainer)
+    np.testing.assert_allclose(found.state.models, rows, atol=1e-5)
+    assert len({row.tobytes() for row in found.state.models}) == 3
+
+
+@pytest.mark.parametrize("weights", ["projected", "softmax"])
+def test_attention_without_strength_is_fedavg_and_with_much_of_it_local(weights):
+    rng = np.random.default_rng(0)
+    models, updates = rng.standard_normal((2, 5, 9)), Updates(rng.standard_normal((5, 9)), np.arange(1.0, 6))
+    graph, updates = Graph.from_edges(5, []), Updates(updates.rows, updates.weights)
+    shared = Attention(0.0, weights)(models[0], updates, graph)
+    np.testing.assert_allclose(shared, FedAvg()(models[0], updates, graph), atol=1e-12)
+    own = Attention(1e6, weights)(models[0], updates, graph)
+    np.testing.assert_allclose(own, models[0] + updates.rows, atol=1e-9)
+    still = Attention(1.0, weights)(models[0], updates._replace(rows=0 * updates.rows), graph)
+    np.testing.assert_allclose(still, FedAvg()(models[0], updates._replace(rows=0 * updates.rows), graph), atol=1e-12)
+
+
+def test_fedamp_takes_its_sigma_from_the_round_and_equal_models_stay():
+    rows = np.array([[0.0], [1.0], [3.0]])
+    graph = Graph.from_edges(3, [])
+    given = FedAMPRule(0.5, sigma=4.0)(np.zeros((3, 1)), Updates(rows, np.ones(3)), graph)  # of 1, 4 and 9
+    np.testing.assert_allclose(FedAMPRule(0.5)(np.zeros((3, 1)), Updates(rows, np.ones(3)), graph), given)
+    same = FedAMPRule()(np.ones((3, 1)), Updates(np.zeros((3, 1)), np.ones(3)), graph)
+    np.testing.assert_allclose(same, 1)
 
 
 def test_every_client_has_a_reference():

@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import tarfile
+import tomllib
 import zipfile
 from dataclasses import replace
 
@@ -26,7 +27,8 @@ from fedfilt.datasets.dsads import Dsads
 from fedfilt.datasets.emnist import Emnist
 from fedfilt.datasets.femnist import Femnist
 from fedfilt.datasets.mnist import Mnist
-from fedfilt.partitions import Dirichlet, Labels, RoomLabels, Writers
+from fedfilt.partitions import Cold, Dirichlet, Labels, Relabelled, RoomLabels, Rotated, Unequal, Uniform, Writers
+from fedfilt.runs.config import from_table
 from helpers import call, process, real, sure
 
 
@@ -289,6 +291,10 @@ def some_samples(count=6000, classes=10, writers=60):
     )
 
 
+def flat(y):
+    return Samples("flat", np.zeros((len(y), 4)), y, 2, np.zeros(len(y), bool))
+
+
 SAMPLES = some_samples()
 ROOMS = Graph.paper().rooms
 RNG = np.random.default_rng(0)
@@ -305,10 +311,12 @@ def test_partition_contract(name, train, whole):
         data = rule(SAMPLES, ROOMS, sizes, np.random.default_rng(seed))
         assert data.count == 20
         low, high = sizes.train_range
-        assert all(low <= len(rows) <= high for rows in data.train)
+        if name not in ("cold", "unequal"):  # which have numbers of their own
+            assert all(low <= len(rows) <= high for rows in data.train)
         together = np.concatenate(data.train)
         assert len(np.unique(together)) == len(together), "no sample is dealt twice"
-        assert not SAMPLES.test[together].any(), "test samples are not for training"
+        if data.x is SAMPLES.x:  # the others have changed copies
+            assert not SAMPLES.test[together].any(), "test samples are not for training"
         tests = np.concatenate([data.global_test, *(data.local_test or ())])
         assert not np.isin(tests, together).any()
         assert len(data.global_test) == (SAMPLES.test.sum() if whole else 50)
@@ -385,6 +393,82 @@ def test_similar_writers_share_a_room():
         assert len({styles[writers[data.train[device][0]]] for device in np.flatnonzero(room == ROOMS)}) == 1
 
 
+def test_rotated_rooms_see_the_same_digits_turned():
+    """The truth is known: turned back, every room holds what the inner partition has dealt."""
+    for inner in (Uniform(), RoomLabels()):  # the second: rooms differ in labels too
+        for sizes in (Sizes(20, 7, 40), Sizes(20, "whole", "whole")):
+            plain = inner(SAMPLES, ROOMS, sizes, np.random.default_rng(4))
+            data = Rotated(partition=inner)(SAMPLES, ROOMS, sizes, np.random.default_rng(4))
+            for device, room in enumerate(ROOMS):
+                back = np.rot90(data.x[data.train[device]], -room, axes=(2, 3))
+                np.testing.assert_array_equal(back, plain.x[plain.train[device]])
+                np.testing.assert_array_equal(data.y[data.train[device]], plain.y[plain.train[device]])
+                if plain.local_test is None:
+                    tested = plain.global_test[plain.label_counts[device][plain.y[plain.global_test]] > 0]
+                else:
+                    tested = plain.local_test[device]
+                own = sure(data.local_test)[device]
+                np.testing.assert_array_equal(np.rot90(data.x[own], -room, axes=(2, 3)), plain.x[tested])
+                np.testing.assert_array_equal(data.y[own], plain.y[tested])
+            everybody = [plain.global_test[room::4] for room in range(4)]
+            turned = np.concatenate([np.rot90(plain.x[rows], room, axes=(2, 3)) for room, rows in enumerate(everybody)])
+            np.testing.assert_array_equal(data.x[data.global_test], turned)
+            np.testing.assert_array_equal(data.y[data.global_test], plain.y[np.concatenate(everybody)])
+    half = Rotated(180)(SAMPLES, ROOMS, Sizes(20, 7, 40), np.random.default_rng(4))
+    none = Rotated(0)(SAMPLES, ROOMS, Sizes(20, 7, 40), np.random.default_rng(4))
+    np.testing.assert_array_equal(
+        half.x[half.train[-1]], none.x[none.train[-1]][:, :, ::-1, ::-1]
+    )  # room 3 of 0, 180, ...
+    assert len(half.x) == 20 * (20 + 7) + 40, "only what somebody has is copied"
+
+
+def test_relabelled_rooms_have_the_same_inputs_and_other_labels():
+    plain = Uniform()(SAMPLES, ROOMS, Sizes(20, 7, 40), np.random.default_rng(4))
+    data = Relabelled(shift=3)(SAMPLES, ROOMS, Sizes(20, 7, 40), np.random.default_rng(4))
+    for device, room in enumerate(ROOMS):
+        for mine, theirs in ((data.train, plain.train), (sure(data.local_test), sure(plain.local_test))):
+            np.testing.assert_array_equal(data.x[mine[device]], plain.x[theirs[device]])
+            np.testing.assert_array_equal(data.y[mine[device]], (plain.y[theirs[device]] + 3 * room) % 10)
+    assert (np.bincount(data.y[data.global_test], minlength=10) > 0).all()
+
+
+@given(st.floats(0, 1), st.integers(0, 9), st.integers(0, 30), st.integers(0, 1000))
+def test_so_many_devices_are_cold(share, low, more, seed):
+    rule, numbers = Cold(share, low, max(low + more, 1)), np.random.default_rng(seed).integers(0, 60, 20)
+    found = rule.draw(numbers, np.random.default_rng(seed))
+    assert (found <= numbers).all()
+    assert (found != numbers).sum() <= round(share * 20)
+    changed = found[found != numbers]
+    assert ((changed >= rule.low) & (changed <= rule.high)).all()
+    same = Cold(share, low, max(low + more, 1)).draw(np.full(20, 100), np.random.default_rng(seed))
+    assert (same < 100).sum() == round(share * 20)
+    data = Cold(0.5, partition=Labels(2))(SAMPLES, ROOMS, Sizes(45, 3, 10), np.random.default_rng(seed))
+    held = np.array([len(rows) for rows in data.train])
+    assert ((held == 45) | ((held >= 2) & (held <= 10))).all()
+    assert (held < 45).sum() == 10
+
+
+def test_unequal_numbers_are_log_normal():
+    drawn = Unequal(0.7, 1, 100.0).draw(np.full(20_000, 450), np.random.default_rng(0))
+    logs = np.log(drawn / 450)
+    assert abs(np.median(logs)) < 0.02
+    assert abs(logs.std() - 0.7) < 0.02
+    assert abs(((logs - logs.mean()) ** 3).mean()) < 0.03
+    assert Unequal(0.0).draw(np.array([45, 1]), np.random.default_rng(0)).tolist() == [45, 1]
+    wide = Unequal(10.0, least=3, most=2.0).draw(np.full(99, 40), np.random.default_rng(0))
+    assert (wide.min(), wide.max()) == (3, 80)
+
+
+def test_partitions_go_into_one_another():
+    table = {"name": "cold", "partition": {"name": "rotated", "partition": {"name": "room_labels", "shared": 2}}}
+    config = from_table({"partition": table})
+    assert config.partition == Cold(partition=Rotated(partition=RoomLabels(shared=2)))
+    assert from_table(tomllib.loads(config.toml())) == config
+    data = config.partition(SAMPLES, ROOMS, Sizes(45, 3, 10), np.random.default_rng(0))
+    assert {len(rows) for rows in data.train if len(rows) > 10} == {45}
+    assert ((data.label_counts > 0).sum(axis=1) <= 4).all()
+
+
 def test_dirichlet_goes_from_one_label_to_all():
     rng = np.random.default_rng(0)
     narrow, wide = Dirichlet(1e-4).draw(50, 10, rng), Dirichlet(1e4).draw(50, 10, rng)
@@ -434,6 +518,17 @@ def test_split_sums_and_is_fair(number, shares):
         (lambda: RoomLabels(4, 5), "shared must be a whole number from 0 to 4"),
         (lambda: RoomLabels(2, 2).draw(np.zeros(5), 10, np.random.default_rng(0)), "did not come to hold all"),
         (lambda: Dirichlet(0), "alpha must be a finite number > 0"),
+        (lambda: Rotated(45), "partition.degrees must be a multiple of 90, got 45"),
+        (
+            lambda: Rotated()(flat(np.zeros(9, int)), ROOMS, Sizes(), RNG),
+            "rotated needs square pictures, such as mnist; flat has",
+        ),
+        (
+            lambda: Relabelled()(flat(np.zeros(9)), ROOMS, Sizes(), RNG),
+            "relabelled changes labels, and samples of flat have none",
+        ),
+        (lambda: Cold(low=5, high=4), "partition.high must be a whole number >= 5"),
+        (lambda: Unequal(-1.0), "partition.spread must be a finite number >= 0"),
     ],
 )
 def test_bad_partitions(make, message):

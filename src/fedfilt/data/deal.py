@@ -1,5 +1,6 @@
 """How samples are dealt to devices."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,6 +49,27 @@ class Sizes:
         """Number of training samples of every device."""
         low, high = self.train_range
         return rng.integers(low, high + 1, size=count)
+
+
+@dataclass(frozen=True)
+class Numbers(Sizes):
+    """Sizes with a number of training samples for every device, for partitions that deal what another has drawn."""
+
+    numbers: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, sizes: Sizes, numbers: Array) -> "Numbers":
+        """The same tests, and these numbers to train on.
+
+        >>> Numbers.of(Sizes(), np.array([3, 450])).draw(2, np.random.default_rng(0)).tolist()
+        [3, 450]
+        """
+        span = int(numbers.min(initial=0)), max(int(numbers.max(initial=0)), 1)
+        return cls(span, sizes.local_test, sizes.global_test, tuple(numbers.tolist()))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """Number of training samples of every device."""
+        return np.array(self.numbers, np.int64)
 
 
 def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
@@ -104,6 +126,45 @@ def held_out(data: FederatedData, share: float, rng: np.random.Generator) -> Fed
     if not any(map(len, validation)):
         raise ValueError(f"evaluation.validation = {share:g} leaves no device a sample: each has too few to train on")
     return replace(data, train=tuple(train), validation=tuple(validation))
+
+
+Change = Callable[[Array, Array, int], tuple[Array, Array]]  # inputs, targets, number of a room -> the same as it has
+
+
+def changed_by_room(data: FederatedData, rooms: Array, change: Change) -> FederatedData:
+    """The same data where every room sees its samples in its own way, rooms counted in their order.
+
+    The global test is dealt to the rooms one by one, so it has equal parts of all. A new pool holds copies of what
+    somebody has; a test that devices of several rooms share is in it once for each. Where the local test is the
+    device's labels of the whole global test, it is these as the device's room sees them.
+
+    >>> data = FederatedData.from_arrays([(np.zeros((2, 1)), [0, 1]), (np.ones((2, 1)), [0, 1])])
+    >>> changed_by_room(data, np.array([0, 1]), lambda x, y, room: (x + 10 * room, y)).x.ravel().tolist()
+    [0.0, 1.0, 10.0, 11.0, 0.0, 0.0, 11.0, 11.0, 0.0, 0.0, 11.0, 11.0]
+    """
+    number = np.unique(rooms, return_inverse=True)[1].tolist()
+    count, own, whole = max(number) + 1, data.count, data.local_test is None
+    parts = [(data.global_test if whole else data.global_test[room::count], room) for room in range(count)]
+    for of_devices in (data.train, data.validation or (), data.local_test or ()):
+        parts += [(rows, number[device]) for device, rows in enumerate(of_devices)]
+    made = [change(data.x[rows], data.y[rows], room) for rows, room in parts]
+    ends = np.cumsum([len(rows) for rows, _ in parts])
+    places = [np.arange(end - len(rows), end) for end, (rows, _) in zip(ends, parts, strict=True)]
+    everybody, mine = places[:count], places[count:]
+    local = tuple(mine[-own:])
+    if whole:
+        has = data.label_counts[:, data.y[data.global_test]] > 0
+        local = tuple(everybody[number[device]][has[device]] for device in range(own))
+    return replace(
+        data,
+        x=np.concatenate([x for x, _ in made]),
+        y=np.concatenate([y for _, y in made]),
+        train=tuple(mine[:own]),
+        local_test=local,
+        global_test=np.concatenate([rows[room::count] if whole else rows for room, rows in enumerate(everybody)]),
+        moments=None if data.moments is None else data.moments[np.concatenate([rows for rows, _ in parts])],
+        validation=None if data.validation is None else tuple(mine[own : 2 * own]),
+    )
 
 
 def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator, key: str = "local_test") -> Array:

@@ -118,6 +118,9 @@ class Run:
         client, rule = self.config.client, self.config.aggregator
         if check := getattr(client, "check", None):
             check(self.layout)
+        if check := getattr(client, "check_run", None):
+            outputs = outputs_for(self.config.training, self.data)
+            check(self.layout, self.trainer.goal.kind, outputs, self.data.count)
         belongs = getattr(client, "rule", "fedavg")
         named = _parts.name_of(rule, "aggregators")
         if belongs != "fedavg" and named != belongs:
@@ -128,7 +131,8 @@ class Run:
         needed = getattr(rule, "travels", None)  # with models, in the rows that the rule knows how to read
         if needed is not None and (by_kind or travels(client) != needed):
             raise ValueError(
-                f'the rule {named} needs rows of the client {rule.client}, and kinds.mix = "all" if there are any'
+                f"the rule {named} needs rows of the client {rule.client} with the same options, and "
+                'kinds.mix = "all" if there are any kinds'
             )
         if self.config.evaluation.validation and self.config.engine.name == "flower" and is_personal(client):
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedfilt._checks import check_count
-from fedfilt._draws import RoundKey, in_round
+from fedfilt._draws import Key, RoundKey, generator, in_round
 from fedfilt._types import Array
 from fedfilt.system.orders import Plan
 from fedfilt.training.description import Dense, Description, Flatten
@@ -74,6 +74,19 @@ class Task:
     def steps(self, epochs: int) -> int:
         """Steps that so many epochs have."""
         return epochs * math.ceil(self.samples / self._trainer.training.batch_size)
+
+    @property
+    def targets(self) -> Array:
+        """The targets of the device's own samples: labels, or what else there is to learn."""
+        return self._own.y[self._own.rows]
+
+    def loss(self, row: Array) -> float:
+        """The mean loss of a row on the device's own samples; NaN without any."""
+        return self._trainer.loss(row, *self._own)
+
+    def another_start(self, number: int) -> Array:
+        """(B,) a first model that is not the one of the run: the same for all devices, another for every number."""
+        return self._trainer.start(int(generator(self._seed, Key.STARTS, number).integers(2**62)))
 
     def train(
         self,
@@ -149,7 +162,9 @@ class Client(Protocol):
     goes over the planned epochs, by which devices' time is planned; `extra(round, rounds)`, epochs beyond these, which
     are not planned but charged; `start(task)`, what it keeps before its first round; `personal(task)`, the model that
     the device decides with, if that is not the row it was given, or (n, B) several whose answers are averaged;
-    `check(layout)`, which refuses models that it cannot train.
+    `check(layout)`, which refuses models that it cannot train; `check_run(layout, kind, outputs, devices)`, which
+    refuses what it cannot do with targets ("labels", "choices" or "numbers", and how many numbers a model must give for
+    them) or so many devices.
     """
 
     def __call__(self, task: Task) -> Sent:

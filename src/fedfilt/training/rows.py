@@ -76,8 +76,8 @@ class Layout:
     def columns(self, names: Iterable[str]) -> Array:
         """(B,) bool: the columns of layers, of groups of layers or of single tensors, named as in a state dict.
 
-        Unless a layer has that name, "head" is the last layer with weights, and "norm" all layers that normalise, with
-        their means and spreads.
+        Unless a layer has that name, "head" is the last layer with weights, "head.bias" its biases, and "norm" all
+        layers that normalise, with their means and spreads.
         """
         if isinstance(names, str):
             raise ValueError(f"names must be a list of layers such as ['head'], got {names!r}")
@@ -87,8 +87,11 @@ class Layout:
         for key, name in keys.items():
             for group in accumulate(key.split("."), "{}.{}".format):
                 named.setdefault(group, []).append(known[name])
-        named.setdefault("head", self._head())
-        named.setdefault("norm", self._norms())
+        head = self._head()
+        ours = {"head": head, "head.bias": [slot for slot in head if len(slot.shape) == 1], "norm": self._norms()}
+        for name, slots in ours.items():
+            if slots or name == "norm":
+                named.setdefault(name, slots)
         found = np.zeros(self.size, bool)
         for name in names:
             for slot in named[check_choice("layer", name, named)]:
@@ -96,11 +99,11 @@ class Layout:
         return found
 
     def _head(self) -> list[Slot]:
-        """The tensors of the last layer with weights: a matrix, not the vectors of a batch norm."""
-        weights = [slot for slot in self.slots if slot.stop <= self.trained and len(slot.shape) > 1]
+        """The tensors of the last layer with weights: a matrix, not the vectors of a batch norm; none without any."""
         layers = [slot.name.rpartition(".")[0] for slot in self.slots]
-        last = weights[-1].name.rpartition(".")[0] if weights else layers[-1]
-        return [slot for slot, layer in zip(self.slots, layers, strict=True) if layer == last]
+        pairs = list(zip(self.slots, layers, strict=True))
+        weights = [layer for slot, layer in pairs if slot.stop <= self.trained and len(slot.shape) > 1]
+        return [slot for slot, layer in pairs if weights and layer == weights[-1]]
 
     def _norms(self) -> list[Slot]:
         """The tensors of layers that have weights, but only vectors of them."""

@@ -46,13 +46,14 @@ class Trainer:
         self._integers: bool | None = None  # whether the module takes them; None: not tried yet
         self.description: Description | None = None
         self.network: native.Network | None = None
+        self._given: Any = None  # a torch module as it was given, which nothing trains
         self._module: Any = None
         self.level: str | None = native.chosen().level
         if hasattr(model, "layers") and not hasattr(model, "forward"):
             self.description = described(model)
             self.layout = self.description.layout
         else:
-            self._module = copy.deepcopy(model)
+            self._given = copy.deepcopy(model)
             self.layout = _torch.layout_of(model)
         try:
             if self.description is None:
@@ -65,7 +66,7 @@ class Trainer:
             network = network_of(self.description, self.shape, training.loss_name)
             self.network = network if self.level is not None else None
         except Unknown as reason:
-            if self._module is not None:
+            if self._given is not None:
                 self.description = None
             if training.own_loss and not _torch.installed():
                 raise ValueError("a training.loss of one's own needs torch: pip install 'fedfilt[torch]'") from None
@@ -75,16 +76,16 @@ class Trainer:
 
     def start(self, seed: int) -> Array:
         """A first row: Glorot-uniform weights from the seed; a torch module's other layers keep their own start."""
-        if self._module is None:
+        if self._given is None:
             assert self.description is not None
             return self.description.start(seed)
-        module = copy.deepcopy(self._module)
+        module = copy.deepcopy(self._given)
         _torch.glorot(module, seed)
         return _torch.row_of(module)
 
     def given(self, seed: int) -> Array:
         """A first row: the weights that a torch module has already; else as `start`."""
-        return self.start(seed) if self._module is None else _torch.row_of(self._module)
+        return self.start(seed) if self._given is None else _torch.row_of(self._given)
 
     @property
     def backend(self) -> str:
@@ -100,7 +101,7 @@ class Trainer:
     def module(self) -> Any:
         """The model as a torch module."""
         if self._module is None:
-            self._module = _torch.torch_module(self.description)
+            self._module = _torch.torch_module(self.description) if self._given is None else copy.deepcopy(self._given)
         return self._module
 
     def numbers(self, x: Array) -> Array:
@@ -236,6 +237,14 @@ class Trainer:
                 counts, more = _torch.confusion(self.module, self.layout, *given, classes, self.training)
                 total, loss = total + counts, loss + more
         return total, loss
+
+    def loss(self, row: Array, x: Array, y: Array, rows: Array) -> float:
+        """The mean loss of a row on the samples `rows` of x and y; NaN without any."""
+        known, total = self.numbers(x), 0.0
+        for start in range(0, len(rows), PART):
+            part = rows[start : start + PART]
+            total += self._raw(row, known, part, y[part])[1]
+        return total / len(rows) if len(rows) else math.nan
 
     def _sums(self, row: Array, x: Array, y: Array, rows: Array, classes: int) -> tuple[Array, float]:
         """What a test adds up, from the outputs of every sample."""

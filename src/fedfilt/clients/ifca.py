@@ -1,0 +1,61 @@
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.aggregators.ifca import IFCA as Rule
+from fedfilt.training.client import Sent, Task
+from fedfilt.training.rows import Layout
+
+
+@dataclass(frozen=True)
+class IFCA:
+    """IFCA (Ghosh et al. 2020): several models travel, and a device trains the one with the least loss on its samples.
+
+    It decides with that one too; of equal losses, with the first. All of them go both ways, so a message is `clusters`
+    times as large. What travels as cluster j is how far that model has moved from its own random start, which every
+    device draws for itself; that of the first is the run's.
+
+    >>> from fedfilt.training.client import example
+    >>> sent = IFCA(clusters=3)(example(IFCA(clusters=3)))
+    >>> sorted(sent.travelling), sent.state
+    (['cluster_1', 'cluster_2'], mappingproxy({}))
+    """
+
+    clusters: int = 2
+    rule = "ifca"
+
+    def __post_init__(self) -> None:
+        check_count("client.clusters", self.clusters, low=2, high=100)
+
+    @property
+    def travels(self) -> tuple[str, ...]:
+        """Names of the models that go with the first."""
+        return Rule(self.clusters).travels
+
+    def check_run(self, layout: Layout, kind: str, outputs: int, devices: int) -> None:
+        """Refuse more clusters than devices."""
+        check_count("client.clusters of ifca, at most the number of devices,", self.clusters, low=2, high=devices)
+
+    def __call__(self, task: Task) -> Sent:
+        moved = {name: array.copy() for name, array in task.travelling.items()}
+        name, row = self._chosen(task)
+        before = row.copy()
+        loss = task.train(row)
+        if name:
+            moved[name] += row - before
+        return Sent(task.model if name else row, loss, travelling=moved)
+
+    def personal(self, task: Task) -> Array:
+        """The model with the least loss on its own samples."""
+        return self._chosen(task)[1]
+
+    def _chosen(self, task: Task) -> tuple[str, Array]:
+        """(what travels with the model as, the model) of the cluster of a device; its name is empty for the first."""
+        rows = {"": task.model.copy()}
+        for number, name in enumerate(self.travels, start=1):
+            rows[name] = task.another_start(number) + task.travelling[name]
+        losses = [task.loss(row) for row in rows.values()]
+        best = list(rows)[0 if np.isnan(losses).any() else int(np.argmin(losses))]
+        return best, rows[best]
