@@ -19,6 +19,7 @@ class Key(IntEnum):
     PIECES = 2**30 + 4  # which columns are sent together, where the server must not learn which are large
     VALIDATION = 2**30 + 5  # which training samples are held out
     HOLDOUT = 2**30 + 6  # before a device: which of its samples test it instead
+    TUNING = 2**30 + 20  # before a key of the experiment: values of it that are tried
 
 
 class RoundKey(IntEnum):
