@@ -30,6 +30,7 @@ class RoundKey(IntEnum):
     PRIVACY = 2**30 + 2  # of all devices: noise and rounding of rows
     PARTICIPATION = 2**30 + 3  # of all devices: who takes part
     LAYERS = 2**31  # after a device: layers that draw themselves, such as dropout
+    HALVES = 2**31 + 1  # after a device: which of its samples are in which half
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

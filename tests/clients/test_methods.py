@@ -9,11 +9,13 @@ import torch
 from torch.nn import functional
 
 from fedfilt import Evaluation, Experiment, Graph, State, Training, _parts, native, play
-from fedfilt.aggregators import FedAvg
+from fedfilt._draws import RoundKey, generator
+from fedfilt.aggregators import EmpiricalBayes, FedAvg
 from fedfilt.aggregators import FedDyn as FedDynRule
 from fedfilt.aggregators import Scaffold as ScaffoldRule
 from fedfilt.clients import (
     APFL,
+    Averaged,
     Ditto,
     FedBN,
     FedDyn,
@@ -26,8 +28,10 @@ from fedfilt.clients import (
     PFedMe,
     Plain,
     Scaffold,
+    TwoLevel,
 )
 from fedfilt.engines.local import Local
+from fedfilt.mixing.bayes import empirical_bayes
 from fedfilt.models import MLP
 from fedfilt.populations import Paper
 from fedfilt.schedulers import Everything
@@ -242,7 +246,76 @@ def test_a_method_is_its_papers_algorithm(name, backend):
 
 
 def test_every_client_has_a_reference():
-    assert {*METHODS, "fedbn"} == set(_parts.names("clients"))
+    assert {*METHODS, "fedbn", "two_level", "averaged"} == set(_parts.names("clients"))
+
+
+def halves(round, device):
+    held = len(DATA.train[device])
+    drawn = generator(SEED, round - 1, device, RoundKey.HALVES).permutation(held)
+    drawn = np.array(sorted(drawn, key=lambda place: DATA.y[DATA.train[device][place]]))  # a label after the other
+    return drawn[: held // 2 * 2 : 2], drawn[1 : held // 2 * 2 : 2]
+
+
+def some_batches(round, device, among, epochs, first):
+    for draw in orders(SEED, round, device, len(among), len(among), epochs, first)[1]:
+        for start in range(0, len(among), BATCH):
+            yield among[draw[start : start + BATCH]]
+
+
+@pytest.mark.parametrize("answers", ["average", "personal", "shared"])
+def test_two_level_is_fedavg_and_personal_models_mixed_once(backend, answers):
+    """From the model that the second of three rounds begins with, in plain PyTorch."""
+    client = TwoLevel(epochs=4, before=2, answers=answers)
+    found = ours(client, EmpiricalBayes())
+    if found.trainer.backend != backend:
+        pytest.skip("fedfilt was built without its native core: no C++ compiler")
+    first = torch.from_numpy(found.first)
+    shared, _ = reference(client, plain, None, first)
+    sizes = np.array([len(rows) for rows in DATA.train])
+    w = torch.from_numpy((sizes / sizes.sum()).astype(np.float32)) @ torch.stack(
+        [plain({}, first, 1, d) for d in range(3)]
+    )
+    changes: list[list[torch.Tensor]] = [[], [], []]
+    for device in range(3):
+        parts = (np.arange(sizes[device]), *halves(2, device))
+        for place, among in enumerate(parts):
+            drawn = some_batches(2, device, among, 4, EPOCHS + 4 * place)
+            changes[place].append(descend(w, drawn, device) - w)
+    d, a, b = (torch.stack(rows).numpy() for rows in changes)
+    own = w.numpy() + empirical_bayes(d, a, b, sizes)[0] @ d
+    wanted = {
+        "average": np.stack([own, np.tile(shared, (3, 1))], axis=1),
+        "personal": own,
+        "shared": np.tile(shared, (3, 1)),
+    }[answers]
+    np.testing.assert_allclose(found.decided, wanted, atol=3e-5)
+    size = len(shared)
+    assert not found.state.models[:, 2 * size :].any()  # halves are sent, never handed out
+    assert abs(own - shared.numpy()).max() > 0.01
+
+
+def test_answers_are_averaged():
+    """Of the row that it was given and the client's model: the mean of the probabilities, and its cross-entropy."""
+    tuned, both = ours(FineTune(4), FedAvg()), ours(Averaged(FineTune(4)), FedAvg())
+    np.testing.assert_array_equal(both.state.models, tuned.state.models)
+    np.testing.assert_array_equal(both.decided[:, 1], tuned.state.models)
+    np.testing.assert_array_equal(both.decided[:, 0], tuned.decided)
+    x, y = DATA.x[DATA.global_test], DATA.y[DATA.global_test]
+    for device in range(3):
+        rows = both.decided[device]
+        chances = torch.stack([torch.from_numpy(found_by(row, x)) for row in rows]).mean(0)
+        np.testing.assert_allclose(both.trainer.predict(rows, x), chances, atol=1e-6)
+        counts = np.zeros((3, 3), int)
+        np.add.at(counts, (y, chances.argmax(dim=1).numpy()), 1)
+        np.testing.assert_array_equal(both.record.mixed.global_test[device], counts)
+        loss = functional.nll_loss(chances.log(), torch.from_numpy(y))
+        assert both.record.mixed.global_loss[device] == pytest.approx(float(loss), rel=1e-5)
+
+
+def found_by(row, x):
+    w1, b1, w2, b2 = torch.from_numpy(row).split(SIZES)
+    hidden = (torch.from_numpy(x).flatten(1) @ w1.view(HIDDEN, 6).T + b1).relu()
+    return (hidden @ w2.view(3, HIDDEN).T + b2).softmax(dim=1).numpy()
 
 
 def test_fedbn_keeps_normalisation_and_shares_the_rest():

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedfilt._types import Array
 from fedfilt.graph import Graph
@@ -18,6 +19,9 @@ class Scaffold:
     array([[2., 2.],
            [2., 2.]])
     """
+
+    client = "scaffold"
+    travels: ClassVar = ("control",)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)

@@ -1,6 +1,6 @@
 """Simulated time: an engine that wraps another and charges what training and sending would cost real devices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +15,20 @@ from fedfilt.system.orders import Job
 class Simulated:
     """Runs jobs on another engine, and gives each reply the seconds and joules its device would have needed."""
 
-    def __init__(self, inner: Engine, hardware: Hardware, seed: int, lateness: Lateness) -> None:
+    def __init__(
+        self,
+        inner: Engine,
+        hardware: Hardware,
+        seed: int,
+        lateness: Lateness,
+        extra: Callable[[int, int], float] = lambda round, rounds: 0.0,
+    ) -> None:
+        """`extra` are epochs of a round, of so many, that devices train beyond what is planned."""
         self._inner = inner
         self._hardware = hardware
         self._seed = seed
         self._lateness = lateness
+        self._extra = extra
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Replies with their costs; those that came too late are marked."""
@@ -44,7 +53,8 @@ class Simulated:
             if (reply := replies.get(job.device)) is None:
                 continue
             device = job.device
-            share = job.plan.epochs * reply.samples / max(true.samples[device], 1)
+            epochs = job.plan.epochs + self._extra(job.round, job.rounds)
+            share = epochs * reply.samples / max(true.samples[device], 1)
             costs[device] = Cost(
                 compute_seconds=float(share * epoch_seconds[device]),
                 send_seconds=float(reply.size * byte_seconds[device]),

@@ -96,7 +96,7 @@ class Local:
             given[job.device] = job.model
             if job.residual is not None:
                 residuals[job.device] = job.residual
-        orders = [_Order(job.round, job.device, job.plan, job.residual is not None, job.state) for job in jobs]
+        orders = [_Order(j.round, j.device, j.plan, j.residual is not None, j.state, j.rounds) for j in jobs]
         for device, samples, loss, size, left, problem, kept in self._spread(_train_one, orders):
             if problem:
                 yield Reply(device, updates[device], 0, math.nan, absent=problem, diverged=True)
@@ -107,16 +107,22 @@ class Local:
     def test(self, state: State) -> Tests:
         """Test the model that every device decides with; equal models are tested once."""
         models = self.personal(state)
-        self._table.buffers.array[0, :, : self.layout.size] = models
+        given: list[_Given] = [(device, row) for device, row in enumerate(models)]  # several rows a device: as they are
+        if models.ndim == 2:
+            self._table.buffers.array[0, :, : self.layout.size] = models
+            given = [(device, None) for device in range(len(models))]
         first = np.array([_first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
-        on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
+        on_all = dict(zip(different, self._spread(_test_on_all, [given[i] for i in different]), strict=True))
         everybody = [on_all[i] for i in first]
-        own = None if self.data.local_test is None else self._spread(_test_on_own, list(range(len(models))))
+        own = None if self.data.local_test is None else self._spread(_test_on_own, given)
         return Tests.stack(own, everybody)
 
     def personal(self, state: State) -> Array:
-        """(K, B) the model that every device decides with: its row, or what its client makes of that."""
+        """(K, B) the model that every device decides with: its row, or what its client makes of that.
+
+        (K, n, B) of several whose answers are averaged.
+        """
         desk = self._table.desk
         if not is_personal(desk.client):
             return state.models[:, : desk.size]
@@ -180,6 +186,7 @@ class _Order(NamedTuple):
     plan: Plan
     owing: bool  # whether it has a residual
     state: Kept | None
+    rounds: int
 
 
 class _Came(NamedTuple):
@@ -198,12 +205,13 @@ def _train_one(order: _Order, table: _Table) -> _Came:
     """Train and cut down one update."""
     device = order.device
     given, update, residual = table.buffers.array[:, device]
-    job = Job(order.round, device, given, order.plan, residual if order.owing else None, state=order.state)
+    owed = residual if order.owing else None
+    job = Job(order.round, device, given, order.plan, owed, state=order.state, rounds=order.rounds)
     try:
         done = work(job, table.own(table.train[device]), table.desk, update)
     except Diverged as error:
         return _Came(device, problem=str(error))
-    update[:] = unpack(done.content, len(update))
+    update[:] = unpack(done.content, len(update), table.desk.least)
     if done.residual is not None:
         residual[:] = done.residual
     left = done.residual is not None
@@ -215,17 +223,22 @@ def _personal_one(given: tuple[int, Array, Kept | None, int], table: _Table) -> 
     return personal(row, state, round, device, table.own(table.train[device]), table.desk)
 
 
-def _test_on_all(device: int, table: _Table) -> Tested:
-    return _test(device, table, table.global_test)
+_Given = tuple[int, Array | None]  # a device, and its model if that is not in the table
 
 
-def _test_on_own(device: int, table: _Table) -> Tested:
+def _test_on_all(given: _Given, table: _Table) -> Tested:
+    return _test(given, table, table.global_test)
+
+
+def _test_on_own(given: _Given, table: _Table) -> Tested:
     assert table.local_test is not None
-    return _test(device, table, table.local_test[device])
+    return _test(given, table, table.local_test[given[0]])
 
 
-def _test(device: int, table: _Table, rows: Array) -> Tested:
-    return examine(table.buffers.array[0, device, : table.desk.size], table.own(rows), table.desk)
+def _test(given: _Given, table: _Table, rows: Array) -> Tested:
+    device, row = given
+    model = table.buffers.array[0, device, : table.desk.size] if row is None else row
+    return examine(model, table.own(rows), table.desk)
 
 
 class _Memory:

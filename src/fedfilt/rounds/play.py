@@ -10,7 +10,7 @@ import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.rounds.guard import Guard, Watched
-from fedfilt.rounds.remembering import Remembered, mixed
+from fedfilt.rounds.remembering import Remembered, mixed, told
 from fedfilt.rounds.types import Cost, Experiment, Record, Reply, State, Updates
 from fedfilt.system.orders import Job, Schedule
 
@@ -22,7 +22,7 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     start = time.perf_counter()
     engine, done, (count, size) = experiment.engine, state.round + 1, state.models.shape
     schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, done), experiment.update_bytes)
-    replies = list(engine.train(_jobs(state, schedule), schedule.deadline))
+    replies = list(engine.train(_jobs(state, schedule, experiment.rounds), schedule.deadline))
     absent = {reply.device: reply.absent for reply in replies if reply.absent}
     counted = [reply for reply in replies if not reply.late and not reply.absent]
     stacked = Updates.stack(counted, count, size, state.models.dtype)
@@ -47,7 +47,8 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     samples = np.zeros(count)
     samples[[reply.device for reply in counted]] = [reply.samples for reply in counted]
     record = Record(done, seconds, samples, losses, schedule, costs, sizes, late, latency, tested, trained)
-    return after, record._replace(absent=absent, events=watched.events, kept=_kept(counted, count))
+    measured = told(state.memory, kept)
+    return after, record._replace(absent=absent, events=watched.events, kept=_kept(counted, count), measured=measured)
 
 
 def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mapping[str, Array]) -> State:
@@ -80,10 +81,10 @@ def _watched(
     diverged = {reply.device: reply.absent for reply in replies if reply.diverged}
     held = experiment.hardware.samples  # as the server knows, not as a device says
     work = np.array([p.epochs * p.samples(n) for p, n in zip(schedule.plans, held, strict=True)], float)
-    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work)
+    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.guarded)
 
 
-def _jobs(state: State, schedule: Schedule) -> list[Job]:
+def _jobs(state: State, schedule: Schedule, rounds: int) -> list[Job]:
     left, seen = state.residuals, state.accepted
     return [
         Job(
@@ -94,6 +95,7 @@ def _jobs(state: State, schedule: Schedule) -> list[Job]:
             None if left is None else left[i],
             0 if seen is None else int(seen[i]),
             state.clients.get(i),
+            rounds,
         )
         for i, plan in enumerate(schedule.plans)
         if plan.epochs

@@ -70,6 +70,19 @@ def mixed(rule: Rule, state: State, updates: Updates, graph: Graph) -> tuple[Arr
     return models, after.named()
 
 
+def told(before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, Array]:
+    """What people may want to see of what a rule newly keeps: single numbers of all together, or one of each device."""
+    shapes = {DEVICES: 1, EVERYONE: 0}
+    return {
+        name.removeprefix(start): array
+        for start, dimensions in shapes.items()
+        for name, array in after.items()
+        if name.startswith(start)
+        and array.ndim == dimensions
+        and not np.array_equal(before.get(name, 0 * array), array)
+    }
+
+
 def asked(rule: Any, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
     """What a rule that remembers makes of a round, if it is what it must be."""
     found = rule(models, updates, graph, before)

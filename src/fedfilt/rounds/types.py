@@ -223,6 +223,7 @@ class Record(NamedTuple):
     absent: Mapping[int, str] = MappingProxyType({})  # devices that gave no usable reply, and why
     kept: Array | None = None  # (K,) bytes that the clients of devices keep, of those that took part; None: nothing
     drawn: tuple[int, ...] | None = None  # devices that were to take part; None: all were, nothing was drawn
+    measured: Mapping[str, Array] = MappingProxyType({})  # numbers that the rule newly keeps: of all, or (K,)
 
     def __repr__(self) -> str:
         return brief(self)
@@ -267,6 +268,7 @@ class Experiment:
     seed: int = 0
     events: Script | None = None  # if devices come, go or move
     guard: "Guard | None" = None  # what one device may do to others; None: anything
+    guarded: int = 0  # numbers of a row whose length the guard looks at; 0: all
 
     def __repr__(self) -> str:
         return brief(self)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
-from fedfilt.aggregators.scaffold import Scaffold
 from fedfilt.data import FederatedData
 from fedfilt.data.deal import held_out
 from fedfilt.data.store import Store
@@ -38,7 +37,7 @@ from fedfilt.system.about import about
 from fedfilt.system.blind import MOST, PIECES, Cut, Sealing
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training.client import is_personal, passes, travels
+from fedfilt.training.client import extra, is_personal, passes, seldom, travels
 from fedfilt.training.trainer import Trainer, labels_of, model_named, outputs_for
 from fedfilt.training.work import Desk
 
@@ -94,9 +93,12 @@ class Run:
         blind, width = config.privacy.blind, len(self._first)
         whole = isinstance(config.scheduler, Everything) and config.scheduler.density == 1
         self.cut = Cut(config.seed, width, 1 if whole else min(PIECES, width))  # of rows that the server cannot read
-        self.update_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(width)
+        self.most_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(width)
+        usual = self.layout.size if seldom(config.client) else width  # numbers that are sent in most rounds
+        self.update_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(usual)
         first, rng = held[: self.begun.count], generator(config.seed, Key.DEVICES)
         drawn: Hardware = config.devices.draw(first, self.update_bytes, rng)
+        self.extra = partial(extra, config.client)  # (round, rounds) -> epochs beyond those that are planned
         self.begun_hardware = replace(drawn, cycles_per_sample=drawn.cycles_per_sample * passes(config.client))
         self.hardware = self.begun_hardware
         if data.count > self.begun.count:
@@ -117,12 +119,16 @@ class Run:
         if check := getattr(client, "check", None):
             check(self.layout)
         belongs = getattr(client, "rule", "fedavg")
-        if belongs != "fedavg" and _parts.name_of(rule, "aggregators") != belongs:
+        named = _parts.name_of(rule, "aggregators")
+        if belongs != "fedavg" and named != belongs:
+            if seldom(client):
+                raise ValueError(f"the client {type(client).__name__} needs aggregator = {belongs!r}, got {rule}")
             log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
         by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
-        if isinstance(rule, Scaffold) and (by_kind or travels(client) != ("control",)):
+        needed = getattr(rule, "travels", None)  # with models, in the rows that the rule knows how to read
+        if needed is not None and (by_kind or travels(client) != needed):
             raise ValueError(
-                'the rule scaffold needs rows of the client scaffold, and kinds.mix = "all" if there are any'
+                f'the rule {named} needs rows of the client {rule.client}, and kinds.mix = "all" if there are any'
             )
         if self.config.evaluation.validation and self.config.engine.name == "flower" and is_personal(client):
             raise ValueError(
@@ -233,7 +239,9 @@ class Run:
                 self.graph,
                 self.aggregator,
                 config.scheduler,
-                running if config.engine.real_time else Simulated(running, self.hardware, config.seed, config.late),
+                running
+                if config.engine.real_time
+                else Simulated(running, self.hardware, config.seed, config.late, self.extra),
                 self.hardware,
                 config.rounds,
                 self.update_bytes,
@@ -241,6 +249,7 @@ class Run:
                 config.seed,
                 config.privacy.script(self.script, self.noise_seed, config.rounds),
                 self.guard,
+                self.layout.size if seldom(config.client) else 0,
             )
 
     def engine(self, **more: Any) -> Any:
@@ -259,7 +268,10 @@ class Run:
         return kind(self.data, self.model, *how, **more)
 
     def decided(self, state: State, engine: Engine) -> Array:
-        """(K, B) the models that devices decide with; of real devices, the rows that they were given."""
+        """(K, B) the models that devices decide with; of real devices, the rows that they were given.
+
+        (K, n, B) where the answers of several are averaged.
+        """
         known = getattr(engine, "personal", None)
         found: Array = state.models[:, : self.layout.size] if known is None or self.sealed else known(state)
         return found

@@ -49,6 +49,8 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
         line["privacy"] = _spent(run, record, before)
     if record.kept is not None:
         line["kept_bytes"] = record.kept.tolist()
+    if record.measured:
+        line["measured"] = {name: np.round(found, 6).tolist() for name, found in record.measured.items()}
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
@@ -83,7 +85,8 @@ def _time(run: "Run", record: Record) -> Table:
     plans = record.schedule.plans
     arrivals = record.costs[:, :2].sum(axis=1)
     there = arrivals > 0
-    epochs = np.array([plan.epochs for plan in plans])
+    more = int(run.extra(record.round, run.config.rounds))
+    epochs = np.array([plan.epochs + more if plan.epochs else 0 for plan in plans])
     trained = np.array([plan.samples(held) for plan, held in zip(plans, run.hardware.samples, strict=True)])
     joules = record.costs[:, 2:4].sum(axis=1)
     columns = {

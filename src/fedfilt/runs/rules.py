@@ -89,6 +89,8 @@ def _belonging(client: Mapping[str, Any], kind: Any = None) -> Table:
     `kind` is the class of a client from outside, which is not imported for the name of a rule alone.
     """
     kind = kind or _packaged_class("clients", str(client["name"]))
+    if "client" in _defaults_of(kind):  # it is around another, whose rule is its own
+        return _belonging(_named(client.get("client", _defaults_of(kind)["client"]), PLAIN))
     defaults, name = _defaults_of(kind), getattr(kind, "rule", SHARED)
     common = set(_defaults("aggregators", name)) & {*defaults, *client} - {"name"}
     return {"name": name, **{key: client.get(key, defaults.get(key)) for key in sorted(common)}}
@@ -101,7 +103,11 @@ def _with_options(folder: str, table: Mapping[str, Any]) -> str:
         return name  # of another version, or of nobody
     defaults = _defaults(folder, name)
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}
-    changed = {k: v for k, v in table.items() if k != "name" and (k not in plain or plain[k] != v)}
+    given = dict(table)
+    for some in (plain, given):
+        if isinstance(some.get("client"), str | Mapping):  # that another is around
+            some["client"] = _with_options("clients", _named(some["client"], PLAIN))
+    changed = {k: v for k, v in given.items() if k != "name" and (k not in plain or plain[k] != v)}
     return ":".join([name, *(f"{key}={_text(value)}" for key, value in changed.items())])
 
 
@@ -210,7 +216,12 @@ def _part_of(text: str, lists: Mapping[str, Any] = MappingProxyType({})) -> Tabl
     {'name': 'fedper', 'keep': ['head', '0']}
     >>> _part_of("fedper:keep=head", {"keep": str})
     {'name': 'fedper', 'keep': ['head']}
+    >>> _part_of("averaged:client=finetune:epochs=30")
+    {'name': 'averaged', 'client': {'name': 'finetune', 'epochs': 30}}
     """
+    text, around, inner = text.partition(":client=")
+    if around:
+        return {**_part_of(text, lists), "client": _options_of("clients", inner, {"name": ""})}
     name, *options = text.split(":")
     if options and "=" not in options[0] and name not in (*_parts.names("aggregators"), *_parts.names("clients")):
         name = f"{name}:{options.pop(0)}"

@@ -49,6 +49,7 @@ class Job(NamedTuple):
     residual: Array | None = None  # (B,) what the device has not sent yet
     accepted: int = 0  # the last round in which this device's reply counted; 0: none
     state: Mapping[str, Array] | None = None  # what its client kept then; None: nothing, or the device has it
+    rounds: int = 0  # how many there are; 0: not known
 
     def __repr__(self) -> str:
         return brief(self)

@@ -52,15 +52,21 @@ def pack(update: Array, places: Array | None = None, half: bool = False) -> byte
     return HEADER.pack(MAGIC, how, kind().itemsize, 0, size, len(chosen)) + where + values.tobytes()
 
 
-def unpack(content: bytes, size: int) -> Array:
-    """The (size,) float32 update in some bytes; anything wrong is a ValueError, found before memory is taken."""
+def unpack(content: bytes, size: int, least: int = 0) -> Array:
+    """The (size,) float32 update in some bytes; anything wrong is a ValueError, found before memory is taken.
+
+    With `least`, it may be of fewer values, a multiple of that: the others are 0.
+    """
     if len(content) < HEADER.size:
         raise ValueError(f"update must have a header of {HEADER.size} bytes, got {len(content)}")
     magic, how, item, unused, claimed, count = HEADER.unpack_from(content)
     if magic != MAGIC or how > 2 or item not in (2, 4) or unused:
         raise ValueError("update does not begin with the header of a fedfilt update")
-    if claimed != size or count > size or (how == 0 and count != size):
+    fits = claimed == size or (0 < least <= claimed < size and claimed % least == 0)
+    if not fits or count > claimed or (how == 0 and count != claimed):
         raise ValueError(f"update must be of {size} values, got {count} of {claimed}")
+    if claimed < size:
+        return np.concatenate([unpack(content, claimed), np.zeros(size - claimed, np.float32)])
     where = {0: 0, 1: 4 * count, 2: -(-size // 8)}[how]
     if len(content) != HEADER.size + where + item * count:
         raise ValueError(f"update must be {HEADER.size + where + item * count} bytes long, got {len(content)}")

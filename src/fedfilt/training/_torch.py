@@ -454,7 +454,13 @@ def raw(
     whole = _outputs(module, layout, row, x)
     if y is None or not len(whole):
         return np.asarray(whole.numpy()), 0.0
-    return np.asarray(whole.numpy()), float(loss_function(training)(whole, targets_of(training, y))) * len(y)
+    return np.asarray(whole.numpy()), whole_loss(whole.numpy(), y, training)
+
+
+def whole_loss(outputs: Array, y: Array, training: Training) -> float:
+    """Sum of the losses of outputs."""
+    given = torch.from_numpy(np.ascontiguousarray(outputs))
+    return float(loss_function(training)(given, targets_of(training, y))) * len(y)
 
 
 def _outputs(module: "nn.Module", layout: Layout, row: Array, x: Array) -> "Tensor":

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedfilt._checks import check_count
+from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
 from fedfilt.system.orders import Plan
 from fedfilt.training.description import Dense, Description, Flatten
@@ -51,8 +52,10 @@ class Task:
         model: Array,
         travelling: Kept = NOTHING,
         testing: bool = False,
+        rounds: int = 0,
     ) -> None:
         self.round, self.device, self.plan, self.epochs = round, device, plan, plan.epochs
+        self.rounds = rounds  # how many there are; 0: not known
         self.model = model  # (B,) as the server gave it; the client's own to change
         self.state: Kept = NOTHING  # what the client kept: see `begun`
         self.travelling = travelling
@@ -78,6 +81,7 @@ class Task:
         *,
         epochs: int | None = None,
         batch: Array | None = None,
+        among: Array | None = None,
         learning_rate: float | None = None,
         proximal: float | None = None,
         around: Array | None = None,
@@ -86,15 +90,16 @@ class Task:
     ) -> float:
         """Train a row in place for the planned or other epochs, or one step on a `batch`; the mean loss of the last.
 
-        A step follows ∂loss + proximal · (w - around) + drift where `trained` holds; see `Trainer.train`. Every call
-        goes on in the order of the samples where the last one stopped. Without samples nothing happens.
+        `among` are the places of the samples to train on, if not on all; see `halves`. A step follows
+        ∂loss + proximal · (w - around) + drift where `trained` holds; see `Trainer.train`. Every call goes on in the
+        order of the samples where the last one stopped. Without samples nothing happens.
         """
         if epochs is not None:
             check_count("epochs", epochs, low=0)
-        own = self._own if batch is None else self._own._replace(rows=self._own.rows[batch])
-        samples, epochs = (
-            (self.samples, self.epochs if epochs is None else epochs) if batch is None else (len(batch), 1)
-        )
+        some = among if batch is None else batch
+        own = self._own if some is None else self._own._replace(rows=self._own.rows[some])
+        samples = self.samples if some is None else len(some)
+        epochs = 1 if batch is not None else self.epochs if epochs is None else epochs
         if not samples or not epochs:
             return math.nan
         first = self._epoch
@@ -117,6 +122,19 @@ class Task:
             moments=self.moments if row is self.model else None,
         )
 
+    def halves(self) -> tuple[Array, Array]:
+        """Places of two halves of the samples that it trains on, with as much of each label as can be; drawn anew.
+
+        An odd sample is in neither.
+        """
+        chosen, _ = orders(self._seed, self.round, self.device, len(self._own.rows), self.samples, 0)
+        drawn = chosen[in_round(self._seed, self.round, self.device, RoundKey.HALVES).permutation(len(chosen))]
+        targets = self._own.y[self._own.rows[drawn]]
+        if targets.ndim == 1:  # a label, or a number
+            drawn = drawn[np.argsort(targets, kind="stable")]
+        half = len(drawn) // 2
+        return drawn[: 2 * half : 2], drawn[1 : 2 * half : 2]
+
     def batches(self, epochs: int | None = None) -> Iterator[Array]:
         """The batches of the planned or other epochs, for clients that go step by step."""
         epochs, size = self.epochs if epochs is None else epochs, self._trainer.training.batch_size
@@ -132,10 +150,12 @@ class Client(Protocol):
     """A file of fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
 
     It may have, besides: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,)
-    arrays that go with the model both ways and are mixed as it is; `passes`, how many times it goes over the planned
-    epochs, by which devices' time is planned; `start(task)`, what it keeps before its first round; `personal(task)`,
-    the model that the device decides with, if that is not the row it was given; `check(layout)`, which refuses models
-    that it cannot train.
+    arrays that go with the model both ways and are mixed as it is; `seldom`, True if these change in few rounds only:
+    then zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
+    goes over the planned epochs, by which devices' time is planned; `extra(round, rounds)`, epochs beyond these, which
+    are not planned but charged; `start(task)`, what it keeps before its first round; `personal(task)`, the model that
+    the device decides with, if that is not the row it was given, or (n, B) several whose answers are averaged;
+    `check(layout)`, which refuses models that it cannot train.
     """
 
     def __call__(self, task: Task) -> Sent:
@@ -154,6 +174,17 @@ def travels(client: Client) -> tuple[str, ...]:
 def passes(client: Client) -> float:
     """How many times a client goes over the planned epochs."""
     return float(getattr(client, "passes", 1.0))
+
+
+def seldom(client: Client) -> bool:
+    """Whether what travels with a client's model does so in few rounds only."""
+    return bool(getattr(client, "seldom", False))
+
+
+def extra(client: Client, round: int, rounds: int) -> float:
+    """Epochs over all of its samples that a client trains in a round, beyond those that are planned."""
+    own: Any = getattr(client, "extra", None)
+    return 0.0 if own is None else float(own(round, rounds))
 
 
 def split(row: Array, client: Client, size: int) -> tuple[Array, dict[str, Array]]:
@@ -218,11 +249,13 @@ def check_sent(client: Client, sent: Any, size: int) -> Sent:
     return sent._replace(loss=float(sent.loss), state=kept_of(client, sent.state))
 
 
-def check_numbers(client: Client, what: str, array: Any, size: int) -> Array:
-    """An array that a client gave, if it is one of `size` float32 numbers; else a ValueError with its name."""
-    if not isinstance(array, np.ndarray) or array.shape != (size,) or array.dtype != np.float32:
+def check_numbers(client: Client, what: str, array: Any, size: int, several: bool = False) -> Array:
+    """An array that a client gave, if it is one of `size` float32 numbers, or `several`; else a ValueError."""
+    shape = array.shape[several and array.ndim == 2 and len(array) > 0 :] if isinstance(array, np.ndarray) else ()
+    if not isinstance(array, np.ndarray) or shape != (size,) or array.dtype != np.float32:
         shown = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"client {type(client).__name__} must {what} as float32 of shape ({size},), got {shown}")
+        wanted = f"({size},) or (n, {size})" if several else f"({size},)"
+        raise ValueError(f"client {type(client).__name__} must {what} as float32 of shape {wanted}, got {shown}")
     return array
 
 

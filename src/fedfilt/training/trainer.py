@@ -214,9 +214,10 @@ class Trainer:
         """(sums of a test, sum of the losses) on the samples `rows` of x and y: see `fedfilt.training.goal`.
 
         Of labels, the sums are the (classes, classes) counts: true label, guess. `classes` is the number of outputs.
+        Of (n, B) rows, the average of their answers is tested: see `predict`.
         """
-        x = self.numbers(x)
-        if self.goal.kind != "labels" or self.goal.own is not None:
+        x, row = self.numbers(x), _one(row)
+        if self.goal.kind != "labels" or self.goal.own is not None or row.ndim == 2:
             return self._sums(row, x, y, rows, classes)
         if self.network is not None:
             assert self.level is not None
@@ -246,7 +247,17 @@ class Trainer:
         return total, loss
 
     def _raw(self, row: Array, x: Array, rows: Array, y: Array | None) -> tuple[Array, float]:
-        """(what the last layer gives, sum of the losses if there are targets) of the samples `rows` of x."""
+        """(what the last layer gives, sum of the losses if there are targets) of the samples `rows` of x.
+
+        Of several rows, what a model would give whose answer is the average of theirs.
+        """
+        if row.ndim == 2:
+            outputs = self._averaged([self._raw(one, x, rows, None)[0] for one in row])
+            if y is None or not len(rows):
+                return outputs, 0.0
+            if self.training.own_loss or y.ndim > 1:
+                return outputs, _torch.whole_loss(outputs, y, self.training)
+            return outputs, float(_numpy.loss_of(self.training, outputs, y)[0].sum())
         if self.description is None or (self.network is None and self._other == "torch"):
             with _torch.one_thread():
                 return _torch.raw(self.module, self.layout, row, x[rows], y, self.training)
@@ -267,8 +278,25 @@ class Trainer:
         flat = outputs.reshape(len(outputs), -1) if len(outputs) else outputs
         return _numpy.sigmoid(flat) if self.goal.kind == "choices" else flat
 
+    def _averaged(self, several: list[Array]) -> Array:
+        """Outputs of the last layer whose probabilities, or numbers, are the mean of those of several models."""
+        if self.goal.kind == "numbers":
+            return np.asarray(np.mean(several, axis=0))
+        tiny = np.finfo(np.float32).tiny
+        if self.goal.kind == "choices":
+            yes = np.mean([_numpy.sigmoid(outputs) for outputs in several], axis=0)
+            return np.asarray(np.log(np.maximum(yes, tiny)) - np.log(np.maximum(1 - yes, tiny)))
+        axis = class_axis(several[0].shape, self.tokens)
+        mean = np.mean([self._said(outputs) for outputs in several], axis=0)
+        return np.moveaxis(np.log(np.maximum(mean, tiny)), -1, axis)
+
     def predict(self, row: Array, x: Array) -> Array:
-        """(n, outputs) what the model of a row says about inputs: probabilities of labels or choices, or numbers."""
+        """(n, outputs) what the model of a row says about inputs: probabilities of labels or choices, or numbers.
+
+        Of (n, B) rows, the mean of what they say.
+        """
+        if (row := _one(row)).ndim == 2:
+            return np.asarray(np.mean([self.predict(one, x) for one in row], axis=0))
         known = self.numbers(x)
         if self.goal.kind != "labels":
             return self._said(self._raw(row, known, np.arange(len(x)), None)[0])
@@ -281,6 +309,11 @@ class Trainer:
             return _numpy.predict(self.description, row, known)
         with _torch.one_thread():
             return _torch.predict(self.module, self.layout, row, known, self.tokens)
+
+
+def _one(row: Array) -> Array:
+    """Several rows that are all the same are one."""
+    return row[0] if row.ndim == 2 and (row == row[0]).all() else row
 
 
 def model_named(name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int, seed: int = 0) -> Any:

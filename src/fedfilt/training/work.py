@@ -17,6 +17,7 @@ from fedfilt.training.client import (
     check_sent,
     ended,
     is_personal,
+    seldom,
     split,
     travels,
 )
@@ -45,6 +46,18 @@ class Desk(NamedTuple):
         """Numbers of a row: the model, and what travels with it."""
         return self.size * (1 + len(travels(self.client)))
 
+    @property
+    def least(self) -> int:
+        """Numbers of a row that are always sent: all, unless what travels with the model does so seldom."""
+        return self.size if seldom(self.client) else self.width
+
+    def sent(self, row: Array) -> Array:
+        """The part of a row that is sent: without those arrays at its end that are zero, if they travel seldom."""
+        used = self.width
+        while used > self.least and not row[used - self.size : used].any():
+            used -= self.size
+        return row[:used]
+
 
 class Done(NamedTuple):
     """What comes of a job."""
@@ -72,7 +85,8 @@ def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
     state, loss, samples = job.state, math.nan, job.plan.samples(len(own.rows))
     if samples:
         model, travelling = split(row, desk.client, desk.size)
-        task = Task(desk.trainer, desk.seed, own, job.round, job.device, job.plan, model, travelling)
+        where = job.round, job.device, job.plan
+        task = Task(desk.trainer, desk.seed, own, *where, model, travelling, rounds=job.rounds)
         sent = check_sent(desk.client, desk.client(begun(desk.client, task, state)), desk.size)
         if sent.travelling:
             row[:] = np.concatenate([sent.model, *(sent.travelling[name] for name in travelling)])
@@ -81,18 +95,32 @@ def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
         state, loss = ended(task, sent.state), sent.loss
         _check_finite(row, state, job, desk)
     row -= job.model
-    content, left = desk.sparsifier(row, job.residual, job.plan.density)
-    return Done(content, samples, loss, left, state or None)
+    part = desk.sent(row)
+    owed = None if job.residual is None else job.residual[: len(part)]
+    content, left = desk.sparsifier(part, owed, job.plan.density)
+    return Done(content, samples, loss, _owed(left, desk), state or None)
+
+
+def _owed(left: Array | None, desk: Desk) -> Array | None:
+    """What was not sent, as a whole row: of what travels seldom, only of the model."""
+    if left is None or desk.least == desk.width:
+        return left
+    whole = np.zeros(desk.width, left.dtype)
+    whole[: desk.least] = left[: desk.least]
+    return whole
 
 
 def personal(model: Array, state: Kept | None, round: int, device: int, own: Own, desk: Desk) -> Array:
-    """(B,) the model that a device decides with, of the row that it was given in a round and what its client kept."""
+    """The model that a device decides with, of the row that it was given in a round and what its client kept.
+
+    (B,), or (n, B) of several whose answers are averaged: see `Trainer.predict`.
+    """
     if not is_personal(desk.client):
         return model[: desk.size]
     given = split(model.copy(), desk.client, desk.size)
     task = Task(desk.trainer, desk.seed, own, max(round, 1), device, Plan(), *given, testing=True)
     found = desk.client.personal(begun(desk.client, task, state))  # type: ignore[attr-defined]
-    check_numbers(desk.client, "decide with a model", found, desk.size)
+    check_numbers(desk.client, "decide with a model", found, desk.size, several=True)
     if not np.isfinite(found).all():
         raise ValueError(
             f"client {type(desk.client).__name__} must decide with a finite model, got NaN or infinity for device "
@@ -102,7 +130,7 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
 
 
 def examine(row: Array, own: Own, desk: Desk) -> Tested:
-    """Test a row on samples."""
+    """Test a row on samples, or the average of the answers of several."""
     sums, loss = desk.trainer.test(row, *own, desk.classes)
     return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)
 

@@ -83,7 +83,7 @@ def write(
             _copy_data(home, made / "devices" / name)
         table = {
             "site": site.table(),
-            "most_bytes": run.update_bytes + 2**20,  # of a request from a device
+            "most_bytes": run.most_bytes + 2**20,  # of a request from a device
             "device": [{"name": name, "public_key": key} for name, key in zip(names, keys, strict=True)],
         }
         (made / "server" / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")

@@ -1,0 +1,85 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedfilt._checks import check_choice
+from fedfilt._types import Array
+from fedfilt.graph import Graph
+from fedfilt.mixing.bayes import MOST_DEVICES, Measured, combined, empirical_bayes, mean_cosines
+from fedfilt.rounds.remembering import Remembered
+from fedfilt.rounds.types import Rule, Updates
+
+
+@dataclass(frozen=True)
+class EmpiricalBayes:
+    """The rule of the client `two_level`: a shared model by FedAvg, and personal ones by empirical Bayes.
+
+    A row is the shared model, the device's personal model (zeros: none yet) and two arrays that only devices fill. When
+    devices send what fine-tuning changed, D, and what it changed on two halves of their samples, the personal model of
+    device k becomes the model that it was given plus (H D)ₖ: see `fedfilt.mixing.bayes`. Other devices keep theirs.
+
+    `reading` is "personal" (a device's own signal keeps its size) or "balanced" (closer to the shared model); `links`
+    takes of the cosines between devices only their mean over the links of the graph, and over the other pairs.
+
+    >>> models = np.zeros((2, 8), np.float32)  # two numbers each: shared, personal, first half, second half
+    >>> updates = Updates(np.array([[1, 0] * 4, [0, 1] * 4], np.float32), np.ones(2))
+    >>> rule, graph = EmpiricalBayes(), Graph.from_edges(2, [])
+    >>> models, kept = rule(models, updates, graph, rule.start(models))
+    >>> models.round(3)
+    array([[0.5, 0.5, 1. , 0. , 0. , 0. , 0. , 0. ],
+           [0.5, 0.5, 0. , 1. , 0. , 0. , 0. , 0. ]], dtype=float32)
+    """
+
+    reading: str = "personal"
+    links: bool = False
+    client = "two_level"
+    travels: ClassVar = ("personal", "first", "second")
+
+    def __post_init__(self) -> None:
+        check_choice("aggregator.reading", self.reading, ("personal", "balanced"))
+
+    def start(self, models: Array) -> Remembered:
+        """Nothing measured yet; see `_measured`."""
+        if len(models) > MOST_DEVICES:
+            raise ValueError(f"empirical Bayes mixes at most {MOST_DEVICES} devices, got {len(models)}")
+        names = "halves", "linked", "linked_pairs", "unlinked", "unlinked_pairs"
+        return Remembered({"reliability": np.zeros(len(models), np.float32)}, {name: np.zeros(()) for name in names})
+
+    def interpolating(self) -> Rule:
+        """For devices that bring nothing: the shared model, and no personal one."""
+        return _shared
+
+    def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
+        updates.check(models, graph)
+        result, size = models.copy(), models.shape[1] // 4
+        shared, personal, first, second = (slice(place * size, (place + 1) * size) for place in range(4))
+        result[:, shared] = Updates(updates.rows[:, shared], updates.weights).averaged(models[:, shared])
+        came = (updates.weights > 0) & updates.rows[:, size:].any(axis=1)
+        if not came.any():
+            return result, before
+        rows, near = updates.rows[came], graph.subgraph(came)
+        changes = np.ascontiguousarray(rows[:, personal])
+        given = changes, rows[:, first], rows[:, second], updates.weights[came]
+        h, found = empirical_bayes(*given, near if self.links else None, self.reading == "balanced")
+        result[came, personal] = models[came, shared] + combined(h, changes)
+        return result, _remembered(found, came, near, np.asarray(changes.any(axis=1)))
+
+
+def _remembered(found: Measured, came: Array, near: Graph, changed: Array) -> Remembered:
+    """What a measurement found: the cosine of halves, mean cosines over so many pairs, and the devices' reliability."""
+    linked, unlinked = np.nan_to_num(mean_cosines(found.cosines, near, changed))  # of no pair: 0
+    links, devices = int((changed[near.edges].all(axis=1)).sum()), int(changed.sum())
+    numbers = {"halves": found.halves, "linked": linked, "linked_pairs": links, "unlinked": unlinked}
+    numbers["unlinked_pairs"] = devices * (devices - 1) // 2 - links
+    reliability = np.zeros(len(came), np.float32)
+    reliability[came] = found.reliability
+    return Remembered({"reliability": reliability}, {name: np.array(float(one)) for name, one in numbers.items()})
+
+
+def _shared(models: Array, updates: Updates, graph: Graph) -> Array:
+    """The shared model for all, and what else is in their rows only for devices that bring something."""
+    result, size = models.copy(), models.shape[1] // 4
+    result[:, :size] = Updates(updates.rows[:, :size], updates.weights).averaged(models[:, :size])
+    result[updates.weights == 0, size:] = 0
+    return result

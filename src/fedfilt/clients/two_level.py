@@ -1,0 +1,70 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedfilt._checks import check_choice, check_count
+from fedfilt._types import Array
+from fedfilt.training.client import Sent, Task
+
+
+@dataclass(frozen=True)
+class TwoLevel:
+    """Two levels, one answer: the shared model by FedAvg, and a personal one, mixed once from what all devices changed.
+
+    It trains as `plain`. In the round that is given the model of `before` rounds before the end (in a shorter run, the
+    first), and with `every` in every so many rounds before that, it also fine-tunes the model it was given for `epochs`
+    on all of its samples, and on two halves of them, and sends the three changes; the rule `empirical_bayes` mixes them
+    to its personal model. It `answers` with the "average" of the shared and the personal model's probabilities, or with
+    the "personal" or the "shared" model alone. A device that took no part in that round answers with the shared model.
+
+    >>> from fedfilt.training.client import example
+    >>> client = TwoLevel(epochs=2, before=1)
+    >>> task = example(client)
+    >>> task.rounds = 1
+    >>> [bool(change.any()) for change in client(task).travelling.values()]
+    [True, True, True]
+    >>> client.personal(example(client)).shape
+    (2, 6)
+    """
+
+    epochs: int = 10
+    before: int = 10
+    every: int = 0
+    answers: str = "average"
+    rule = "empirical_bayes"
+    travels: ClassVar = ("personal", "first", "second")
+    seldom = True
+
+    def __post_init__(self) -> None:
+        check_count("client.epochs", self.epochs)
+        check_count("client.before", self.before)
+        check_count("client.every", self.every, low=0)
+        check_choice("client.answers", self.answers, ("average", "personal", "shared"))
+
+    def due(self, round: int, rounds: int) -> bool:
+        """Whether devices personalise in a round; where it is not known how many there are, every so many rounds."""
+        last = max(rounds - self.before + 1, 1) if rounds else 0
+        if round == last or not self.every:
+            return round == last
+        return (not rounds or round < last) and (last - round) % self.every == 0
+
+    def extra(self, round: int, rounds: int) -> float:
+        """Epochs on all samples and on two halves, where it personalises."""
+        return 2.0 * self.epochs if self.due(round, rounds) else 0.0
+
+    def __call__(self, task: Task) -> Sent:
+        given, travelling = task.model.copy(), dict(task.travelling)
+        loss = task.train(task.model)
+        if self.due(task.round, task.rounds):
+            for name, among in zip(self.travels, (None, *task.halves()), strict=True):
+                row = given.copy()
+                task.train(row, epochs=self.epochs, among=among)
+                travelling[name] = travelling[name] + (row - given)
+        return Sent(task.model, loss, travelling=travelling)
+
+    def personal(self, task: Task) -> Array:
+        """The personal and the shared model, or one of them."""
+        own = task.travelling["personal"]
+        own = own if own.any() and self.answers != "shared" else task.model
+        return np.stack([own, task.model]) if self.answers == "average" else own.copy()
