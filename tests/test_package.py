@@ -84,6 +84,7 @@ def test_public_names_are_pinned():
         "Strength",
         "Task",
         "Training",
+        "Tuned",
         "Updates",
         "aggregators",
         "clients",
@@ -111,6 +112,7 @@ def test_public_names_are_pinned():
         "summary",
         "topologies",
         "torch_module",
+        "tune",
         "vote",
     ]
     assert dir(fedfilt) == sorted([*fedfilt.__all__, "__version__"])

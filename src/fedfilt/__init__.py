@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         sparsifiers,
         topologies,
     )
-    from fedfilt.calls import compare, load, report, run
+    from fedfilt.calls import compare, load, report, run, tune
     from fedfilt.data.samples import FederatedData
     from fedfilt.data.store import DataMissing, Store
     from fedfilt.graph.building import Building
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fedfilt.runs.fit import Fitted, fit
     from fedfilt.runs.play import play_in_folder
     from fedfilt.runs.records import Records
+    from fedfilt.runs.tuning import Tuned
     from fedfilt.system.hardware import Hardware
     from fedfilt.system.orders import Plan, Schedule
     from fedfilt.training._torch import torch_module
@@ -84,6 +85,7 @@ _HOMES = {
     "Strength": "mixing",
     "Task": "training.client",
     "Training": "training.sgd",
+    "Tuned": "runs.tuning",
     "Updates": "rounds.types",
     "compare": "calls",
     "fit": "runs.fit",
@@ -99,6 +101,7 @@ _HOMES = {
     "strength": "mixing",
     "summary": "rounds.scores",
     "torch_module": "training._torch",
+    "tune": "calls",
     "vote": "rounds.voting",
 }
 __all__ = [
@@ -130,6 +133,7 @@ __all__ = [
     "Strength",
     "Task",
     "Training",
+    "Tuned",
     "Updates",
     "aggregators",
     "clients",
@@ -157,6 +161,7 @@ __all__ = [
     "summary",
     "topologies",
     "torch_module",
+    "tune",
     "vote",
 ]
 

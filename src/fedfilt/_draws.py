@@ -20,6 +20,7 @@ class Key(IntEnum):
     VALIDATION = 2**30 + 5  # which training samples are held out
     HOLDOUT = 2**30 + 6  # before a device: which of its samples test it instead
     STARTS = 2**30 + 10  # before a number: further first models, of methods with several
+    TUNING = 2**30 + 20  # before a key of the experiment: values of it that are tried
 
 
 class RoundKey(IntEnum):

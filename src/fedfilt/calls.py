@@ -10,6 +10,7 @@ from fedfilt._files import write_atomically
 from fedfilt._progress import progress_bar, shown
 from fedfilt.data.store import store_with
 from fedfilt.runs import compare as comparing
+from fedfilt.runs import tuning
 from fedfilt.runs.build import Run
 from fedfilt.runs.comparison import Comparison
 from fedfilt.runs.config import Config, config_of
@@ -19,7 +20,8 @@ from fedfilt.runs.lines import TESTS
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rules as named
-from fedfilt.runs.sweep import variants
+from fedfilt.runs.sweep import Variant, variants
+from fedfilt.runs.tuning import FIRST_SEED, Tuned
 from fedfilt.show import report as reports
 from fedfilt.show.pictures import write_pictures
 from fedfilt.training.goal import metric_in
@@ -68,11 +70,13 @@ def run(
 
 def compare(
     config: Given,
-    rules: str | Sequence[str] = "paper",
+    rules: str | Sequence[str] | None = None,
     seeds: int = 1,
     folder: str | Path | None = None,
     *,
     over: Sequence[str] = (),
+    tuned: Tuned | str | Path | None = None,
+    against: str | None = None,
     resume: bool = False,
     data_dir: str | Path | None = None,
     progress: bool | None = None,
@@ -84,33 +88,94 @@ def compare(
     Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
     `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
     `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
-    For the rest see `run`.
+    `tuned` is what `tune` gave, or its folder: then each rule has the settings that were chosen for it. Over several
+    seeds, all are compared with the rule `against`: fine-tuning if it takes part, else FedAvg. For the rest see `run`.
     """
     made = config_of(config, overrides, trust_code)
-    names = named(rules if isinstance(rules, str) else ",".join(rules))
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
     place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
+    found = compared(made, rules, over, tuned, numbers)
+    baseline = comparing.against([one.rule for one in found], against)
     with progress_bar(progress) as bar:
-        found = variants(made, names, over)
-        total = len(found) * len(numbers) * made.rounds
-        task = bar.add_task(shown(place.name), total=total)
-        settings = list(dict.fromkeys(one.settings for one in found))  # one after the other, each with all rules
-        played = [(o.name, seed) for seed in numbers for some in settings for o in found if o.settings == some]
-        order = {run: number for number, run in enumerate(played)}
-        for step in comparing.compare(made, names, numbers, place, resume, store_with(bar, data_dir), over):
-            done = order[step.rule, step.seed] * made.rounds + step.line["round"]
-            words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
-            bar.update(task, completed=done, description=words)
-        bar.update(task, completed=total)
+        steps = comparing.play_variants(found, numbers, place, resume, store_with(bar, data_dir))
+        _follow(bar, place.name, steps, made.rounds * len(found) * len(numbers))
     every = [one.name for one in found]
     write_pictures(place, {name: place / name / f"seed-{numbers[0]}" for name in every})
     rows = comparing.table(place, every, numbers)
     table: dict[str, Any] = {"folder": str(place), "rules": [row.told() for row in rows]}
+    chosen = comparing.chosen(rows, found)
     if over:
-        chosen = comparing.chosen(rows, found)
         table["chosen"] = [row.rule for row in chosen] if chosen != rows else None
+    names = {row.rule for row in chosen}
+    one_each = [one for one in found if one.name in names]
+    if baseline is not None and len(numbers) > 1 and len(one_each) == len({one.rule for one in found}) > 1:
+        differences = comparing.differences(place, one_each, numbers, baseline)
+        told = {test: [row._asdict() for row in pairs] for test, pairs in differences.items()}
+        table |= {"against": baseline, "differences": told}
     write_atomically(place / "comparison.json", json.dumps(table, indent=1).encode())
     return Comparison.of(place)
+
+
+def compared(
+    config: Config,
+    rules: str | Sequence[str] | None,
+    over: Sequence[str] = (),
+    tuned: Tuned | str | Path | None = None,
+    seeds: Sequence[int] = (),
+) -> list[Variant]:
+    """The runs of a comparison, whatever their seeds. Without names: the paper's rules, or all that were tuned."""
+    if tuned is None:
+        return variants(config, _named("paper" if rules is None else rules), over)
+    if over:
+        raise ValueError("over tries settings, and tuned has chosen them: give one of the two")
+    chosen = tuned if isinstance(tuned, Tuned) else Tuned.of(tuned)
+    if both := sorted(set(seeds) & set(chosen.seeds)):
+        raise ValueError(
+            f"seed must be none that settings were chosen with, {chosen.folder} has {both}; choose another"
+        )
+    return chosen.variants(config, list(chosen.rules) if rules is None else _named(rules))
+
+
+def tune(
+    config: Given,
+    rules: str | Sequence[str],
+    budget: int = 20,
+    seeds: int = 2,
+    folder: str | Path | None = None,
+    *,
+    first_seed: int = FIRST_SEED,
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+    progress: bool | None = None,
+    trust_code: bool = False,
+    **overrides: Any,
+) -> Tuned:
+    """Choose the settings of rules on training samples that were held out, with `budget` runs for each rule.
+
+    Learning rates come first, then the options that a rule's parts name in `search`; every setting is tried with all
+    seeds, from `first_seed` on, so that those below are new to `compare(..., tuned=...)`. The runs are in `folder`,
+    runs/NAME-tune if not said, and what was found is in its tuned.json. For the rest see `run`.
+    """
+    made, names = config_of(config, overrides, trust_code), _named(rules)
+    numbers = list(range(first_seed, check_count("first_seed", first_seed, low=0) + check_count("seeds", seeds)))
+    place = RUNS / f"{_name(config, made)}-tune" if folder is None else Path(folder)
+    with progress_bar(progress) as bar:
+        steps = tuning.tune(made, names, budget, numbers, place, resume, store_with(bar, data_dir))
+        _follow(bar, place.name, steps, made.rounds * len(names) * (budget // len(numbers)) * len(numbers))
+    return Tuned.of(place)
+
+
+def _named(rules: str | Sequence[str]) -> list[str]:
+    return named(rules if isinstance(rules, str) else ",".join(rules))
+
+
+def _follow(bar: Any, name: str, steps: Iterable[comparing.Played], total: int) -> None:
+    """Show how far runs are; those that were finished before count as soon as there is one after them."""
+    task = bar.add_task(shown(name), total=total)
+    for step in steps:
+        words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
+        bar.update(task, completed=step.before + step.line["round"], description=words)
+    bar.update(task, completed=total)
 
 
 def report(runs: Any, out: str | Path | None = None) -> Path:

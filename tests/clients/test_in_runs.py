@@ -374,7 +374,7 @@ def test_the_rule_scaffold_needs_its_client():
     ("changes", "message"),
     [
         ({"aggregator": "ifca"}, "the rule ifca needs rows of the client ifca with the same options"),
-        ({"aggregator": {"name": "ifca", "clusters": 3}, "client": "ifca"}, "the rule ifca needs rows of the client ifca with the same options"),
+        ({"aggregator": {"name": "ifca", "clusters": 3}, "client": "ifca"}, "with the same options"),
         ({"aggregator": {"name": "ifca", "clusters": 30}, "client": {"name": "ifca", "clusters": 30}}, "from 2 to 20"),
         ({"client": {"name": "ifca", "clusters": 1}}, "client.clusters must be a whole number from 2 to 100"),
         ({"client": {"name": "finetune", "layers": ["norms"]}}, "unknown layer 'norms'"),

@@ -371,7 +371,8 @@ def test_every_client_has_a_reference():
 def halves(round, device):
     held = len(DATA.train[device])
     drawn = generator(SEED, round - 1, device, RoundKey.HALVES).permutation(held)
-    return drawn[: held // 2], drawn[held // 2 : held // 2 * 2]
+    drawn = np.array(sorted(drawn, key=lambda place: DATA.y[DATA.train[device][place]]))  # a label after the other
+    return drawn[: held // 2 * 2 : 2], drawn[1 : held // 2 * 2 : 2]
 
 
 def some_batches(round, device, among, epochs, first):
@@ -402,7 +403,7 @@ def test_two_level_is_fedavg_and_personal_models_mixed_once(backend, answers):
     d, a, b = (torch.stack(rows).numpy() for rows in changes)
     own = w.numpy() + empirical_bayes(d, a, b, sizes)[0] @ d
     wanted = {
-        "average": np.stack([np.tile(shared, (3, 1)), own], axis=1),
+        "average": np.stack([own, np.tile(shared, (3, 1))], axis=1),
         "personal": own,
         "shared": np.tile(shared, (3, 1)),
     }[answers]
@@ -416,8 +417,8 @@ def test_answers_are_averaged():
     """Of the row that it was given and the client's model: the mean of the probabilities, and its cross-entropy."""
     tuned, both = ours(FineTune(4), FedAvg()), ours(Averaged(FineTune(4)), FedAvg())
     np.testing.assert_array_equal(both.state.models, tuned.state.models)
-    np.testing.assert_array_equal(both.decided[:, 0], tuned.state.models)
-    np.testing.assert_array_equal(both.decided[:, 1], tuned.decided)
+    np.testing.assert_array_equal(both.decided[:, 1], tuned.state.models)
+    np.testing.assert_array_equal(both.decided[:, 0], tuned.decided)
     x, y = DATA.x[DATA.global_test], DATA.y[DATA.global_test]
     for device in range(3):
         rows = both.decided[device]

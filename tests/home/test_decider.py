@@ -25,6 +25,7 @@ from fedfilt.home.readings import Reading
 from fedfilt.home.stream import Window
 from fedfilt.home.topics import Correction, Status, Topics
 from fedfilt.models import CNN1d
+from fedfilt.training.kept import Kept, take
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer
 from helpers import sure, until
@@ -84,6 +85,20 @@ def test_a_decision_is_what_the_model_says_of_a_scaled_window(tmp_path):
     assert home.statuses[1:] == [Status(True, "kitchen", 3)]
     home.member.close()
     assert home.statuses[2:] == [Status(False)]
+
+
+def test_a_device_with_two_models_decides_with_the_mean_of_their_probabilities(tmp_path):
+    """As two_level keeps them: its personal and the shared model."""
+    rows = np.stack([TRAINER.start(seed) for seed in (0, 1)])
+    for name in ("state", "data"):
+        (tmp_path / name).mkdir()
+    take(tmp_path / "state", Kept(rows, 7, SCALING.to_json()), TRAINER.layout)
+    home, window = Home(tmp_path), some(1)[0]
+    found = home.decider.decide(window)
+    single = [TRAINER.predict(row, SCALING.apply(window.values[None]))[0] for row in rows]
+    assert abs(single[0] - single[1]).max() > 0.01
+    np.testing.assert_allclose(found, (single[0] + single[1]) / 2, atol=1e-6)
+    assert on.decision(home.said[0][1], 3).round == 7
 
 
 def test_a_status_is_said_again_after_a_last_will_and_after_a_while(tmp_path, monkeypatch):

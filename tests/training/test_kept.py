@@ -4,7 +4,9 @@ import logging
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save
 
+from fedfilt._files import write_atomically
 from fedfilt.training.kept import EARLIER, FILE, LAST, Kept, kept, roll_back, take
 from fedfilt.training.rows import Layout
 
@@ -26,6 +28,20 @@ def test_a_model_comes_back_as_it_was(tmp_path):
     found = kept(tmp_path / FILE, LAYOUT)
     assert (found.round, found.scaling, found.row.tolist()) == (3, "{}", [0.5] * 6)
     (tmp_path / FILE).write_bytes(b"damaged")
+    assert kept(tmp_path / FILE, LAYOUT) is None
+
+
+def test_several_models_whose_answers_are_averaged_are_in_one_file(tmp_path):
+    rows = np.arange(3 * LAYOUT.size, dtype=np.float32).reshape(3, -1)
+    assert take(tmp_path, Kept(rows, 4), LAYOUT)
+    np.testing.assert_array_equal(kept(tmp_path / FILE, LAYOUT).row, rows)
+    tensors = load_file(tmp_path / FILE)
+    np.testing.assert_array_equal(LAYOUT.row(tensors), rows[0])  # plain PyTorch finds the first
+    assert sorted(tensors)[:2] == ["also.1.bias", "also.1.weight"]
+    assert take(tmp_path, model(5), LAYOUT)
+    assert roll_back(tmp_path, LAYOUT).row.shape == rows.shape
+    del tensors["also.2.bias"]
+    write_atomically(tmp_path / FILE, save(tensors))
     assert kept(tmp_path / FILE, LAYOUT) is None
 
 

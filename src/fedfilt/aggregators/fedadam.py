@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedfilt._types import Array
 from fedfilt.aggregators._server import Adaptive, check_inner
@@ -28,6 +28,7 @@ class FedAdam:
     beta2: float = 0.99
     tau: float = 0.001
     aggregator: Any = FedAvg()
+    search: ClassVar = {"rate": (0.001, 0.3)}
 
     def __post_init__(self) -> None:
         self._optimiser.check()

@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class FedAvgM:
     momentum: float = 0.9
     rate: float = 1.0
     aggregator: Any = FedAvg()
+    search: ClassVar = {"momentum": (0.3, 0.95)}
 
     def __post_init__(self) -> None:
         check_number("aggregator.momentum", self.momentum, low=0, high=0.9999)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import scipy.sparse as sp
 
@@ -23,6 +24,7 @@ class FedU:
 
     eta: float = 0.1
     mu: float = 1.0
+    search: ClassVar = {"mu": (0.1, 3.0)}
 
     def __post_init__(self) -> None:
         check_number("eta", self.eta, low=0)

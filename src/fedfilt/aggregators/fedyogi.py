@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class FedYogi:
     beta2: float = 0.99
     tau: float = 0.001
     aggregator: Any = FedAvg()
+    search: ClassVar = {"rate": (0.001, 0.3)}
 
     def __post_init__(self) -> None:
         self._optimiser.check()

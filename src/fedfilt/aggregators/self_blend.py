@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedfilt._checks import check_number
 from fedfilt._types import Array
@@ -18,6 +19,7 @@ class SelfBlend:
     """
 
     own: float = 0.2
+    search: ClassVar = {"own": (0.05, 0.9)}
 
     def __post_init__(self) -> None:
         check_number("own", self.own, low=0, high=1)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +26,7 @@ class SFL:
     """
 
     hops: int = 1
+    search: ClassVar = {"hops": (1, 5)}
 
     def __post_init__(self) -> None:
         check_count("hops", self.hops)

@@ -21,6 +21,7 @@ from fedfilt.cli.paper import paper
 from fedfilt.cli.plan import info, plan, profile
 from fedfilt.cli.run import run
 from fedfilt.cli.show import dashboard, report
+from fedfilt.cli.tune import tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning over the graph of a building's devices.",
 )
-for command in (run, compare, plan, audit, profile, info, demo, paper, report, dashboard, export):
+for command in (run, compare, tune, plan, audit, profile, info, demo, paper, report, dashboard, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(device_app, name="device")

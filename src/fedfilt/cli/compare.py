@@ -1,5 +1,6 @@
 """`fedfilt compare` and `fedfilt demo`: several rules side by side."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +20,12 @@ def compare(
     config: console.ConfigFile,
     overrides: console.Overrides = None,
     rules: Annotated[
-        str, typer.Option(help="Rules to compare: names, mu=VALUE, or 'paper' for FedAvg, Local and mu=.1/1/10/100.")
-    ] = "paper",
+        str | None,
+        typer.Option(
+            help="Rules to compare: names, mu=VALUE, or 'paper' for FedAvg, Local and mu=.1/1/10/100.",
+            show_default="paper, or all that were tuned",
+        ),
+    ] = None,
     over: Annotated[
         list[str] | None,
         typer.Option(
@@ -28,6 +33,14 @@ def compare(
             help="Settings to try with every rule, such as training.learning_rate=0.01,0.05; repeat it for a grid.",
             show_default=False,
         ),
+    ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(help="Folder of fedfilt tune: each rule has what was chosen for it.", show_default=False),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Rule that the others are compared with, over seeds.", show_default="finetune, else fedavg"),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
@@ -43,7 +56,8 @@ def compare(
 
         folder = out or RUNS / f"{config.stem}-compare"
         console.check_resumable(folder, resume)
-        _compare(load(config, overrides or []), rules, seeds, folder, resume, as_json, data_dir, over or [])
+        made = load(config, overrides or [])
+        _compare(made, rules, seeds, folder, resume, as_json, data_dir, over or [], tuned, against)
 
 
 def demo(
@@ -75,31 +89,45 @@ def demo(
 
 def _compare(
     config: "Config",
-    rules: str,
+    rules: str | None,
     seeds: int,
     folder: Path,
     resume: bool,
     as_json: bool,
     data_dir: Path | None,
     over: Sequence[str] = (),
+    tuned: Path | None = None,
+    against: str | None = None,
 ) -> None:
     from fedfilt import calls
     from fedfilt.runs.compare import chosen, table
-    from fedfilt.runs.rules import rules as named
-    from fedfilt.runs.sweep import variants
     from fedfilt.show.words import Score, comparison
 
     with console.interruptible(folder, resume_hint="the same command with --resume"):
-        calls.compare(config, rules, seeds, folder, over=over, resume=resume, data_dir=data_dir, progress=True)
+        calls.compare(
+            config,
+            rules,
+            seeds,
+            folder,
+            over=over,
+            tuned=tuned,
+            against=against,
+            resume=resume,
+            data_dir=data_dir,
+            progress=True,
+        )
+    written = (folder / "comparison.json").read_text()
     if as_json:
-        print((folder / "comparison.json").read_text())
+        print(written)
         return
-    found = variants(config, named(rules), over)
+    found = calls.compared(config, rules, over, tuned)
     rows = table(folder, [one.name for one in found], list(range(config.seed, config.seed + seeds)))
     picked = chosen(rows, found)
     if picked != rows:
         console.print_table(_validation_table(rows, {row.rule for row in picked}))
     console.print_table(_comparison_table(picked))
+    if "differences" in (told := json.loads(written)):
+        console.print_table(_differences_table(told, rows[0].metric))
     print(comparison([Score(row.rule, row.local, row.everybody) for row in picked], rows[0].metric))
     if over and rows[0].validation is None:
         print("These settings are compared on the tests. To choose one without them: evaluation.validation=0.2")
@@ -113,6 +141,25 @@ def _validation_table(rows: list[Any], chosen: set[str]) -> Any:
     table = Table("run", "validation", "", title=f"{metric.words} on training samples that were held out")
     for row in rows:
         table.add_row(console.shown(row.rule), metric.text(row.validation), "chosen" if row.rule in chosen else "")
+    return table
+
+
+def _differences_table(told: Any, metric: Any) -> Any:
+    """Every rule against one of them: a column per test."""
+    from rich.table import Table
+
+    from fedfilt.runs.paired import SURE
+    from fedfilt.show.words import difference
+
+    tests = told["differences"]
+    table = Table("rule", *(f"{test} test" for test in tests))
+    table.title = f"difference to {console.shown(told['against'])}, seed by seed: mean and {SURE:.0%} interval"
+    for rows in zip(*tests.values(), strict=True):
+        cells = [
+            f"{difference(metric, row['mean'])} ({difference(metric, row['low'])} to {difference(metric, row['high'])})"
+            for row in rows
+        ]
+        table.add_row(console.shown(rows[0]["name"]), *(cell.replace(" points", "") for cell in cells))
     return table
 
 

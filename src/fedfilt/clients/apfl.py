@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class APFL:
     alpha: float = 0.5
     rule = "fedavg"
     passes = 2.0
+    search: ClassVar = {"alpha": (0.1, 0.9)}
 
     def __post_init__(self) -> None:
         check_number("client.alpha", self.alpha, low=0, high=1, above=True)

@@ -14,7 +14,7 @@ PASSED_ON = ("rule", "travels", "seldom", "passes", "extra", "start", "check")
 class Averaged:
     """Any `client` with a personal model, but its device answers with the mean of two models' probabilities.
 
-    They are the row that it was given, and its personal model: two forward passes, and more of what others know is
+    They are its personal model and the row that it was given: two forward passes, and more of what others know is
     kept. It trains, sends and keeps what that client does.
 
     >>> from fedfilt.training.client import example
@@ -41,6 +41,6 @@ class Averaged:
         return sent
 
     def personal(self, task: Task) -> Array:
-        """The row that it was given, and that client's model."""
+        """That client's model, and the row that it was given."""
         given = task.model.copy()
-        return np.vstack([given, self.client.personal(task)])
+        return np.vstack([self.client.personal(task), given])

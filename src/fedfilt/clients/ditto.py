@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedfilt._checks import check_number
 from fedfilt._types import Array
@@ -20,6 +21,7 @@ class Ditto:
     weight: float = 0.1
     rule = "fedavg"
     passes = 2.0
+    search: ClassVar = {"weight": (0.01, 10.0)}
 
     def __post_init__(self) -> None:
         check_number("client.weight", self.weight, low=0)

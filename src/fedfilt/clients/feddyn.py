@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class FedDyn:
 
     alpha: float = 0.1
     rule = "feddyn"
+    search: ClassVar = {"alpha": (0.01, 1.0)}
 
     def __post_init__(self) -> None:
         check_number("client.alpha", self.alpha, low=0, above=True)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedfilt._checks import check_number
 from fedfilt.training.client import Sent, Task
@@ -18,6 +19,7 @@ class FedProx:
 
     proximal: float = 0.1
     rule = "fedavg"
+    search: ClassVar = {"proximal": (0.001, 1.0)}
 
     def __post_init__(self) -> None:
         check_number("client.proximal", self.proximal, low=0)

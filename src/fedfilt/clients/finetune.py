@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class FineTune:
     layers: tuple[str, ...] = ()
     share: float = 1.0
     rule = "fedavg"
+    search: ClassVar = {"epochs": (1, 30)}
 
     def __post_init__(self) -> None:
         check_count("client.epochs", self.epochs, low=0)

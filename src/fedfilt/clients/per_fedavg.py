@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class PerFedAvg:
     inner_rate: float = 0.01
     adapt: int = 1
     rule = "fedavg"
+    search: ClassVar = {"inner_rate": (0.001, 0.3), "adapt": (1, 10)}
 
     def __post_init__(self) -> None:
         check_number("client.inner_rate", self.inner_rate, low=0, above=True)

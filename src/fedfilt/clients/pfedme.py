@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class PFedMe:
     steps: int = 5
     rate: float = 0.005
     rule = "fedavg"
+    search: ClassVar = {"weight": (1.0, 50.0), "rate": (0.001, 0.1)}
 
     def __post_init__(self) -> None:
         check_number("client.weight", self.weight, low=0)

@@ -64,7 +64,7 @@ class TwoLevel:
         return Sent(task.model, loss, travelling=travelling)
 
     def personal(self, task: Task) -> Array:
-        """The shared and the personal model, or one of them."""
+        """The personal and the shared model, or one of them."""
         own = task.travelling["personal"]
         own = own if own.any() and self.answers != "shared" else task.model
-        return np.stack([task.model, own]) if self.answers == "average" else own.copy()
+        return np.stack([own, task.model]) if self.answers == "average" else own.copy()

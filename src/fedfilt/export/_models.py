@@ -64,6 +64,12 @@ class Models:
     def read(self, name: str) -> Personal:
         """The model of this name; ValueError if it cannot be used."""
         found = _kept(self.files[name], self.description)
+        if found.row.ndim == 2:
+            raise ValueError(
+                f"{self.files[name]}: this device answers with the average of {len(found.row)} models, which cannot be "
+                "exported as one; train with a client that decides with one model, such as two_level with "
+                'answers = "personal"'
+            )
         scaling = _scaling(self.files[name], found.scaling, self.shape)
         about = {**self.about, "device": name, **({"round": str(found.round)} if found.round else {})}
         pixels = self.pixels and scaling is None

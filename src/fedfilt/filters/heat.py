@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ class Heat:
     """
 
     t: float = 1.0
+    search: ClassVar = {"t": (0.1, 10.0)}
 
     def __post_init__(self) -> None:
         check_number("t", self.t, low=0)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedfilt._checks import check_number
 from fedfilt._types import Array
@@ -16,6 +17,7 @@ class Tikhonov:
     """
 
     mu: float = 1.0
+    search: ClassVar = {"mu": (0.1, 100.0)}
 
     def __post_init__(self) -> None:
         check_number("mu", self.mu, low=0)

@@ -78,11 +78,13 @@ class Guard:
         losses: Array | None = None,
         diverged: Mapping[int, str] | None = None,
         work: Array | None = None,
+        size: int = 0,
     ) -> "Watched":
         """The updates of the round after `state`, bounded, and what is to be remembered.
 
         (K,) `losses` are NaN where unknown; `diverged` says of which devices the model was no longer finite; (K,)
-        `work` is how much each device was ordered to do, if not all the same.
+        `work` is how much each device was ordered to do, if not all the same; `size` how many numbers of a row have a
+        length that counts (0: all), as what travels in few rounds only has no usual length.
         """
         diverged, count = diverged or {}, len(updates.weights)
         now = _Memory.of(state)
@@ -94,14 +96,14 @@ class Guard:
         if not self.on:
             return Watched(updates, state.memory)
         now = now._replace(losses=np.where(np.isfinite(known), known, now.losses))
-        return self._bound(state, updates, now, np.ones(count) if work is None else work)
+        return self._bound(state, updates, now, np.ones(count) if work is None else work, size or None)
 
-    def _bound(self, state: State, updates: Updates, now: "_Memory", work: Array) -> "Watched":
+    def _bound(self, state: State, updates: Updates, now: "_Memory", work: Array, size: int | None) -> "Watched":
         """What comes of a round in which most is well."""
         round, trained = state.round + 1, updates.weights > 0
         events = [*self._released(round, now)]
         away = now.until >= round
-        norms = np.array([_length(row) if row.any() else 0.0 for row in updates.rows])
+        norms = np.array([_length(row) if row.any() else 0.0 for row in updates.rows[:, :size]])
         sound = trained & ~away & (norms > 0)
         median = float(np.median(norms[sound])) if sound.any() else 0.0
         if now.reference > 0:
@@ -126,11 +128,11 @@ class Guard:
         kept = (state.models, *now.good)[: self.kept]
         now = now._replace(strikes=strikes, norms=np.where(trained, norms, 0.0), good=kept)
         now = now._replace(reference=np.array(median), peak=np.array(peak))
-        rows = self._rows(state.models, updates.rows, norms, limits, (now.until >= round) | ~trained)
+        rows = self._rows(state.models, updates.rows, norms, limits, (now.until >= round) | ~trained, size)
         weights = self._weights(updates.weights, strikes, now.until >= round)
         return Watched(Updates(rows, weights), now.named(), tuple(events))
 
-    def _rows(self, models: Array, rows: Array, norms: Array, limits: Array, none: Array) -> Array:
+    def _rows(self, models: Array, rows: Array, norms: Array, limits: Array, none: Array, size: int | None) -> Array:
         """(K, B) the updates within their limits, `none` of some devices; the same array if they all are."""
         found: dict[int, Array] = {}
         for device in map(int, np.flatnonzero(norms > 0)):
@@ -139,7 +141,9 @@ class Guard:
                 found[device] = np.zeros_like(row)
                 continue
             if 0 < limits[device] < norms[device]:
-                found[device] = row = (row.astype(np.float64) * (limits[device] / norms[device])).astype(row.dtype)
+                row = row.copy()
+                row[:size] = row[:size].astype(np.float64) * (limits[device] / norms[device])
+                found[device] = row
             with np.errstate(over="ignore"):
                 trained = model + row
             if self.cap and not (trained.max() <= self.cap and trained.min() >= -self.cap):

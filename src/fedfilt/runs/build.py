@@ -253,6 +253,7 @@ class Run:
                 config.seed,
                 config.privacy.script(self.script, self.noise_seed, config.rounds),
                 self.guard,
+                self.layout.size if seldom(config.client) else 0,
             )
 
     def engine(self, **more: Any) -> Any:

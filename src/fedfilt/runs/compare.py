@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfilt._checks import check_choice
+from fedfilt._files import Busy
 from fedfilt._reading import read_json, read_toml
 from fedfilt._types import Table
 from fedfilt.data.samples import FederatedData
@@ -14,7 +16,8 @@ from fedfilt.data.store import Store
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config, hash_of, load_begun
 from fedfilt.runs.folder import as_begun, check_folder
-from fedfilt.runs.lines import read_lines
+from fedfilt.runs.lines import MAIN, read_lines
+from fedfilt.runs.paired import Paired, paired
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.sweep import Variant, variants
 from fedfilt.training.goal import ACCURACY, Metric, named
@@ -28,6 +31,7 @@ class Played(NamedTuple):
     rule: str
     seed: int
     line: Table
+    before: int = 0  # rounds of the runs that were finished before this one
 
 
 def compare(
@@ -44,17 +48,35 @@ def compare(
     `over` are settings to try with each rule, such as "training.learning_rate=0.01,0.05": then a folder is named
     "rule learning_rate=0.01". See `fedfilt.runs.sweep`.
     """
-    found = variants(config, names, over)
+    yield from play_variants(variants(config, names, over), seeds, folder, resume, store)
+
+
+def play_variants(
+    found: Sequence[Variant],
+    seeds: Sequence[int],
+    folder: Path,
+    resume: bool = False,
+    store: Store | None = None,
+    failed: dict[tuple[str, int], str] | None = None,
+) -> Iterator[Played]:
+    """Play every variant with every seed, each in a run folder `folder/name/seed-n`.
+
+    Where `failed` is given, a run that cannot be played to its end, as it diverges or its rule refuses a setting, does
+    not stop the others: its name and seed are put there, with the reason.
+    """
     configs = {(one.name, seed): replace(one.config, seed=seed) for seed in seeds for one in found}
     for (name, seed), mine in configs.items():  # before the first round of any
         check_folder(folder / name / f"seed-{seed}", mine, resume)
     data: dict[str, FederatedData] = {}  # of the run before, by what it was dealt from
+    before = 0
     for seed in seeds:
         groups: dict[str, list[str]] = {}  # runs that differ in their rule alone
         for one in found:
             place, mine = folder / one.name / f"seed-{seed}", configs[one.name, seed]
             if not (resume and finished(place, mine)):
                 groups.setdefault(hash_of(_without(mine, "aggregator")), []).append(one.name)
+            else:
+                before += mine.rounds
         for group in groups.values():
             mine = configs[group[0], seed]
             key = hash_of({name: mine.counted().get(name, "") for name in DEALT})
@@ -63,8 +85,14 @@ def compare(
             with first.engine() as engine:  # one engine, one partition and one start for all rules of a seed
                 for name in group:
                     run = Run(configs[name, seed], store, first.data)
-                    for line in play_in_folder(run, folder / name / f"seed-{seed}", resume, engine):
-                        yield Played(name, seed, line)
+                    try:
+                        for line in play_in_folder(run, folder / name / f"seed-{seed}", resume, engine):
+                            yield Played(name, seed, line, before)
+                    except (ValueError, ArithmeticError) as error:
+                        if failed is None or isinstance(error, Busy) or isinstance(error.__cause__, OSError):
+                            raise
+                        failed[name, seed] = str(error)
+                    before += run.config.rounds
 
 
 def _without(config: Config, part: str) -> Table:
@@ -110,7 +138,7 @@ def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
     """The last round of every rule from the run folders of a comparison."""
     rows = []
     for name in names:
-        last = [_last(folder / name / f"seed-{seed}") for seed in seeds]
+        last = [last_tests(folder / name / f"seed-{seed}") for seed in seeds]
 
         def column(test: str, key: str, last: list[Mapping[str, Any]] = last) -> list[float]:
             return [tests[test][key] if test in tests else float("nan") for tests in last]
@@ -128,10 +156,31 @@ def table(folder: Path, names: list[str], seeds: list[int]) -> list[Row]:
                 float(np.std(own, ddof=1)) if len(seeds) > 1 else 0.0,
                 float(np.std(everybody, ddof=1)) if len(seeds) > 1 else 0.0,
                 float(np.mean(held)) if np.isfinite(held := column("validation", "mean")).all() else None,
-                _metric(last[0]),
+                metric_of(last[0]),
             )
         )
     return rows
+
+
+def against(rules: Sequence[str], wanted: str | None = None) -> str | None:
+    """The rule that the others are compared with: the one wanted, else fine-tuning, else FedAvg; None without any.
+
+    >>> against(["fedavg", "finetune:epochs=30", "mu=1"]), against(["local", "mu=1"])
+    ('finetune:epochs=30', None)
+    """
+    if wanted is not None:
+        return check_choice("against", wanted, rules)
+    return next((rule for kind in ("finetune", "fedavg") for rule in rules if rule.split(":")[0] == kind), None)
+
+
+def differences(folder: Path, found: Sequence[Variant], seeds: Sequence[int], baseline: str) -> dict[str, list[Paired]]:
+    """Of every test, how the last round of each rule differs from that of a baseline, over seeds: a variant a rule."""
+    last = {one.rule: {seed: last_tests(folder / one.name / f"seed-{seed}") for seed in seeds} for one in found}
+    tests = [test for test in MAIN if all(test in tests for own in last.values() for tests in own.values())]
+    return {
+        test: paired({rule: {seed: own[seed][test]["mean"] for seed in seeds} for rule, own in last.items()}, baseline)
+        for test in tests
+    }
 
 
 def chosen(rows: Sequence[Row], found: Sequence[Variant]) -> list[Row]:
@@ -145,12 +194,14 @@ def chosen(rows: Sequence[Row], found: Sequence[Variant]) -> list[Row]:
     return [row for row in rows if row.rule in names]
 
 
-def _metric(tests: Mapping[str, Any]) -> Metric:
+def metric_of(tests: Mapping[str, Any]) -> Metric:
+    """The score by which tests were judged."""
     test: Mapping[str, Any] = next(iter(tests.values()), {})
     return named(test.get("metric", ACCURACY.key), bool(test.get("lower")))
 
 
-def _last(place: Path) -> Mapping[str, Any]:
+def last_tests(place: Path) -> Mapping[str, Any]:
+    """What the tests of the last round of a finished run found."""
     last = (read_lines(place) or [{}])[-1]
     if "mixed" not in last or last["round"] != read_toml(place / "config.toml").get("rounds"):
         raise ValueError(f"{place} does not hold a finished run")

@@ -59,7 +59,7 @@ log = logging.getLogger("fedfilt")
 class Fitted:
     """Personal models, one row per device, and how training went."""
 
-    rows: Array  # (K, B)
+    rows: Array  # (K, B), or (K, n, B) where the answers of several models are averaged
     records: list[Record]
     run: Run
     state: State  # after the last round
@@ -78,6 +78,9 @@ class Fitted:
     def model(self, device: int) -> "nn.Module":
         """A device's own model as a torch module, ready to use."""
         check_count("device", device, low=0, high=len(self.rows) - 1)
+        if self.rows.ndim == 3:
+            many = self.rows.shape[1]
+            raise ValueError(f"device {device} averages the answers of {many} models: ask predict, or look at rows")
         module = copy.deepcopy(self.trainer.module)
         module.load_state_dict(_torch.state_dict(self.trainer.layout, self.rows[device]))
         return module.eval()
@@ -170,7 +173,7 @@ class Fitted:
         return lines_of(
             f"Fitted: {len(self.rows)} devices, {len(self.records)} rounds of {said(config.client)}, "
             f"{said(config.aggregator)}",
-            f"  {type(self.run.model).__name__} of {self.rows.shape[1]} parameters, trained by {self.trainer.backend}",
+            f"  {type(self.run.model).__name__} of {self.rows.shape[-1]} parameters, trained by {self.trainer.backend}",
             f"  mean over devices: {', '.join(scores)}" if scores else "  not tested: nothing was held out",
             *([f"  tested on {self.tested}"] if self.tested else []),
         )
@@ -298,7 +301,7 @@ def _check_sane(run: Run, rows: Array, records: Sequence[Record]) -> None:
 
     Where steps are far too long, losses jump between nothing and thousands: their mean over the second half tells.
     """
-    largest = np.abs(rows).max(axis=1)
+    largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
     losses = np.stack([record.losses for record in records[len(records) // 2 :]])
     rounds = np.isfinite(losses).sum(axis=0)
     loss = np.where(rounds > 0, np.nansum(losses, axis=0) / np.maximum(rounds, 1), 0.0)

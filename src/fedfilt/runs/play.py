@@ -29,6 +29,7 @@ from fedfilt.runs.folder import (
     secret_seed,
 )
 from fedfilt.runs.lines import brief, line_of, of_devices, read_lines, result_of
+from fedfilt.training.kept import tensors_of
 
 
 class Stopped(KeyboardInterrupt):
@@ -191,7 +192,7 @@ def _finish(run: Run, folder: Path, state: State, models: Array, played: list[Ta
     if not run.sealed:
         (folder / "models").mkdir(exist_ok=True)
         for device, row in enumerate(models):
-            tensors = save_tensors(run.layout.tensors(row))
+            tensors = save_tensors(tensors_of(row, run.layout))
             write_atomically(folder / "models" / f"device-{device:03d}.safetensors", tensors)
     result = result_of(played)
     seconds = round(sum(line["seconds"] for line in played), 2)

@@ -136,11 +136,17 @@ class Task:
         )
 
     def halves(self) -> tuple[Array, Array]:
-        """Places of two halves of the samples that it trains on, drawn anew each round; an odd one is in neither."""
+        """Places of two halves of the samples that it trains on, with as much of each label as can be; drawn anew.
+
+        An odd sample is in neither.
+        """
         chosen, _ = orders(self._seed, self.round, self.device, len(self._own.rows), self.samples, 0)
         drawn = chosen[in_round(self._seed, self.round, self.device, RoundKey.HALVES).permutation(len(chosen))]
+        targets = self._own.y[self._own.rows[drawn]]
+        if targets.ndim == 1:  # a label, or a number
+            drawn = drawn[np.argsort(targets, kind="stable")]
         half = len(drawn) // 2
-        return drawn[:half], drawn[half : 2 * half]
+        return drawn[: 2 * half : 2], drawn[1 : 2 * half : 2]
 
     def batches(self, epochs: int | None = None) -> Iterator[Array]:
         """The batches of the planned or other epochs, for clients that go step by step."""

@@ -18,6 +18,7 @@ log = logging.getLogger("fedfilt")
 FILE = "model.safetensors"
 EARLIER = "earlier"  # folder of the models before it
 LAST = 5  # earlier models that are kept
+ALSO = "also."  # begins the names of tensors of a second model, also.1., a third, also.2., ...: answers are averaged
 
 Judge = Callable[[Array], float]  # how often a row is right about the device's own validation samples, 0 to 1
 
@@ -25,22 +26,37 @@ Judge = Callable[[Array], float]  # how often a row is right about the device's 
 class Kept(NamedTuple):
     """A model as a device keeps it."""
 
-    row: Array
+    row: Array  # (B,), or (n, B) of several whose answers are averaged
     round: int  # that made it
     scaling: str = ""  # of its inputs, as text
+
+
+def tensors_of(row: Array, layout: Layout) -> dict[str, Array]:
+    """A model as a state dict for plain PyTorch; of several, all but the first have longer names (`ALSO`)."""
+    if row.ndim == 1:
+        return layout.tensors(row)
+    return {
+        (f"{ALSO}{number}.{key}" if number else key): tensor
+        for number, one in enumerate(row)
+        for key, tensor in layout.tensors(one).items()
+    }
 
 
 def read(path: Path, layout: Layout) -> Kept:
     """The model in a file; ValueError if it cannot be used."""
     names = {slot: key for key, slot in layout.names.items()}
     try:
+        rows = []
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
-            tensors = {slot.name: file.get_tensor(names.get(slot.name, slot.name)) for slot in layout.slots}
-        for slot in layout.slots:
-            if tensors[slot.name].shape != slot.shape:
-                raise ValueError(f"{slot.name} must have shape {slot.shape}, got {tensors[slot.name].shape}")
-        row = layout.row(tensors)
+            count = 1 + len({key.split(".")[1] for key in file.keys() if key.startswith(ALSO)})  # noqa: SIM118
+            for start in ("", *(f"{ALSO}{number}." for number in range(1, count))):
+                tensors = {slot.name: file.get_tensor(start + names.get(slot.name, slot.name)) for slot in layout.slots}
+                for slot in layout.slots:
+                    if tensors[slot.name].shape != slot.shape:
+                        raise ValueError(f"{slot.name} must have shape {slot.shape}, got {tensors[slot.name].shape}")
+                rows.append(layout.row(tensors))
+        row = rows[0] if count == 1 else np.stack(rows)
         if not np.isfinite(row).all():
             raise ValueError("it is not finite")
         return Kept(row, int(metadata.get("round", 0)), metadata.get("scaling", ""))
@@ -105,4 +121,4 @@ def _keep_earlier(folder: Path, model: Kept, layout: Layout) -> None:
 
 def _write(path: Path, model: Kept, layout: Layout) -> None:
     metadata = {"round": str(model.round)} | ({"scaling": model.scaling} if model.scaling else {})
-    write_atomically(path, save(layout.tensors(model.row), metadata))
+    write_atomically(path, save(tensors_of(model.row, layout), metadata))

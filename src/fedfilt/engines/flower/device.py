@@ -68,7 +68,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Train as ordered, and answer with the packed update, or masked pieces; what is not sent stays on disk."""
     check_about(content, here.about)
     width = here.desk.width
-    run, job = messages.read_train_order(content, width, _opener(here))
+    run, job = messages.read_train_order(content, width, _opener(here), here.desk.least)
     holdings, folder = here.samples(job.device), here.folder
     left, lost = _settle(folder, run, job, width)
     take_model(here, holdings, (job.device, job.model, job.round - 1, left.state))
@@ -89,7 +89,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
 def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Take the model that the server sent, and test it."""
     check_about(content, here.about)
-    order = messages.read_test_order(content, here.desk.width, _opener(here))
+    order = messages.read_test_order(content, here.desk.width, _opener(here), here.desk.least)
     run, round, device = order.run, order.round, order.device
     holdings = here.samples(device)
     left = _read_left(here.folder, run, order.accepted, here.desk.width)

@@ -118,7 +118,7 @@ class Flower:
             device: messages.addressed(
                 "train",
                 online[device],
-                messages.train_order(self._run, job, self._about, self._sealing),
+                messages.train_order(self._run, job._replace(model=self._sent(job.model)), self._about, self._sealing),
                 self._round,
                 seconds + 60,
             )
@@ -148,7 +148,7 @@ class Flower:
                 "test",
                 online[device],
                 messages.test_order(
-                    self._run, self._round, device, row, self._about, self._sealing, int(accepted[device])
+                    self._run, self._round, device, self._sent(row), self._about, self._sealing, int(accepted[device])
                 ),
                 self._round,
                 self._timeout + 60,
@@ -176,6 +176,10 @@ class Flower:
         if self.data.elsewhere and self._sealing is None and not is_personal(self._desk.client):
             everybody = self._public_tests(models)
         return Tests.stack(None if self.data.local_test is None else own, everybody)
+
+    def _sent(self, row: Array) -> Array:
+        """The part of a row that a device is sent; all of a sealed one."""
+        return row if self._sealing is not None else self._desk.sent(row)
 
     def _sizes(self, device: int) -> tuple[range | None, range | None]:
         """How many targets a device may have been tested on: its own, everybody's."""
@@ -241,7 +245,7 @@ class Flower:
     def _unpacked(self, content: bytes, job: Job) -> Array:
         """The update in a reply, or the sealed row."""
         if self._sealing is None:
-            return unpack(content, self._desk.width)
+            return unpack(content, self._desk.width, self._desk.least)
         cut = self._sealing.cut
         return blind.sealed(content, cut, cut.sent(job.round, job.plan.density), job.round, job.device)
 

@@ -66,12 +66,16 @@ def train_order(run: str, job: Job, about: str = "", sealing: blind.Sealing | No
             "epochs": job.plan.epochs,
             "data-fraction": job.plan.data_fraction,
             "density": job.plan.density,
+            "rounds": job.rounds,
         },
     )
 
 
-def read_train_order(content: RecordDict, size: int, open: Open | None = None) -> tuple[str, Job]:
-    """(run, job) of an order to train; see `train_order`. `open` takes the masks off a row."""
+def read_train_order(content: RecordDict, size: int, open: Open | None = None, least: int = 0) -> tuple[str, Job]:
+    """(run, job) of an order to train; see `train_order`. `open` takes the masks off a row.
+
+    With `least`, a row may have fewer than `size` values, a multiple of that: the others are 0.
+    """
     record = _record(content)
     plan = Plan(
         _number(record, "epochs", 1, 10**6),
@@ -82,7 +86,8 @@ def read_train_order(content: RecordDict, size: int, open: Open | None = None) -
     run, round, device = _head(record)
     if not round:
         raise BadMessage("round must be from 1, got 0")
-    return run, Job(round, device, _row(record, size, open), plan, accepted=accepted)
+    rounds = _number(record, "rounds", 0, 2**31) if "rounds" in record else 0
+    return run, Job(round, device, _row(record, size, open, least), plan, accepted=accepted, rounds=rounds)
 
 
 def train_reply(run: str, job: Job, trained: Trained, ahead: float = math.nan) -> RecordDict:
@@ -135,11 +140,11 @@ class Given(NamedTuple):
     accepted: int  # the last round in which this device's reply counted; 0: none
 
 
-def read_test_order(content: RecordDict, size: int, open: Open | None = None) -> Given:
-    """An order to test; see `test_order`."""
+def read_test_order(content: RecordDict, size: int, open: Open | None = None, least: int = 0) -> Given:
+    """An order to test; see `test_order` and `read_train_order`."""
     record = _record(content)
     run, round, device = _head(record)
-    return Given(run, round, device, _row(record, size, open), _number(record, "accepted", 0, 2**31))
+    return Given(run, round, device, _row(record, size, open, least), _number(record, "accepted", 0, 2**31))
 
 
 def about_of(content: RecordDict) -> str:
@@ -259,13 +264,15 @@ def _check_head(record: ConfigRecord, run: str, round: int, device: int) -> None
             raise BadMessage(f"reply must be to {what} {wanted}, got {found}")
 
 
-def _row(record: ConfigRecord, size: int, open: Open | None) -> Array:
+def _row(record: ConfigRecord, size: int, open: Open | None, least: int) -> Array:
     if "masked" in record:
         return _unmasked(record, open)
     content: bytes = _get(record, "row", bytes)
-    if len(content) != 4 * size:
+    shorter = least and 0 < len(content) < 4 * size and len(content) % (4 * least) == 0
+    if len(content) != 4 * size and not shorter:
         raise BadMessage(f"row must be {size} float32 values, got {len(content)} bytes")
-    row = np.frombuffer(content, "<f4").astype(np.float32)
+    row = np.zeros(size, np.float32)
+    row[: len(content) // 4] = np.frombuffer(content, "<f4")
     if not np.isfinite(row).all():
         raise BadMessage("row must be finite, got NaN or infinity")
     return row

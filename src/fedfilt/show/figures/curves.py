@@ -1,16 +1,17 @@
 """How scores and losses grow, and what that costs; rules against each other, over seeds and device by device."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from scipy.stats import t as student
 
 from fedfilt._checks import check_choice
 from fedfilt._types import Array
 from fedfilt.runs.groups import differences, furthest, groups, looks_of, seeds_of
 from fedfilt.runs.names import looks
+from fedfilt.runs.paired import SURE, Paired
+from fedfilt.runs.paired import paired as paired_scores
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import ORANGE, Look, rule_order
 from fedfilt.show.figures.style import BLUE, FAINT, INK, LEGEND, blank, empty, plain, styled, wrapped
@@ -20,7 +21,6 @@ from fedfilt.training.goal import ACCURACY, Metric
 AGAINST = {"rounds": "round", "seconds": "simulated seconds", "joules": "joules", "bytes": "megabytes sent"}
 STAGES = {"mixed": "after mixing", "trained": "after local training"}
 LOSSES = {"training": "training loss", "local": "loss on the local test", "global": "loss on the global test"}
-SURE = 0.95  # how sure an interval of confidence is
 Values = Callable[[Records], dict[int, float]]  # of a run, a number for each round that has one
 
 
@@ -232,47 +232,13 @@ def pareto(runs: Sequence[Records]) -> Any:
     )
 
 
-class Paired(NamedTuple):
-    """How a rule differs from another over the seeds that both have: the interval is NaN with one seed."""
-
-    name: str
-    seeds: list[int]
-    differences: list[float]
-    mean: float
-    low: float
-    high: float
-
-
 def paired(runs: Sequence[Records], baseline: str, test: str = "local") -> list[Paired]:
-    """Differences of every rule to a baseline at the last test, seed by seed: their mean and its interval.
-
-    mean ± t(0.975, n - 1) s / √n: with the same data, start and batches, what seeds have in common cancels.
-    """
+    """Differences of every rule to a baseline at the last test, seed by seed: see `fedfilt.runs.paired`."""
     last = {
         name: {run.seed: float(run.tested(test)[-1]["mixed"][test]["mean"]) for run in furthest(group, test)}
         for name, group in groups(runs).items()
     }
-    base, found = last.get(baseline, {}), []
-    for name, own in last.items():
-        seeds = sorted(set(own) & set(base))
-        if name == baseline or not seeds:
-            continue
-        each = [own[seed] - base[seed] for seed in seeds]
-        low, high = interval(each)
-        found.append(Paired(name, seeds, each, float(np.mean(each)), low, high))
-    return found
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The interval of confidence of a mean, after Student.
-
-    >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
-    [-0.484, 4.484]
-    """
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    half = float(student.ppf((1 + SURE) / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    return float(np.mean(values)) - half, float(np.mean(values)) + half
+    return paired_scores(last, baseline)
 
 
 def paired_differences(runs: Sequence[Records], baseline: str, test: str = "local") -> Any:
