@@ -10,6 +10,7 @@ import networkx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -17,6 +18,7 @@ from safetensors.numpy import load_file
 import fedfilt
 from fedfilt.aggregators import FedAvg, Local
 from fedfilt.data.deal import hold_out
+from fedfilt.engines import local
 from fedfilt.models import MLP, Logistic
 from fedfilt.runs.lines import read_lines
 from fedfilt.show.dashboard.app import make_app
@@ -202,30 +204,57 @@ def test_histories_say_what_was_measured():
     np.testing.assert_allclose(devices["local"][-4:], fitted.accuracy["local"], atol=1e-6)
 
 
-def test_a_model_defined_at_the_prompt_is_trained_here(tmp_path):
-    """Other processes cannot import it; one worker trains it, with the same bits, and a sentence says so."""
+def test_a_model_and_a_client_defined_at_the_prompt_are_trained_by_all_workers(tmp_path):
+    """Other processes cannot import them and get them whole; the bits are those of one worker."""
     code = """
+    import os
+    from dataclasses import dataclass
     import numpy as np, torch, fedfilt
 
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.only = torch.nn.Linear(3, 2)
+            self.only, self.dropout = torch.nn.Linear(3, 2), torch.nn.Dropout(0.2)
 
         def forward(self, x):
-            return torch.tanh(self.only(x))
+            return self.dropout(torch.tanh(self.only(x)))
+
+    @dataclass(frozen=True)
+    class Mine:
+        def __call__(self, task):
+            loss = task.train(task.model)
+            return fedfilt.Sent(task.model, loss, {"process": np.array([os.getpid()])})
 
     torch.manual_seed(0)
     net, x = Net(), np.random.default_rng(0).standard_normal((2, 20, 3)).astype(np.float32)
     train = [(one, (one[:, 0] > 0).astype(int)) for one in x]
-    rows = [fedfilt.fit(train, net, [(0, 1)], rounds=2, workers=workers).rows for workers in (1, 2)]
-    print((rows[0] == rows[1]).all())
+    fits = [fedfilt.fit(train, net, [(0, 1)], rounds=2, workers=workers, client=Mine()) for workers in (1, 2)]
+    print((fits[0].rows == fits[1].rows).all())
+    print([any(kept["process"] == os.getpid() for kept in one.state.clients.values()) for one in fits])
     """
     done = subprocess.run(
         [sys.executable, "-c", dedent(code)], capture_output=True, text=True, timeout=SLOW, check=False, cwd=tmp_path
     )
-    assert done.stdout.strip() == "True", done.stderr
-    assert "one worker trains instead of 2: a class is defined in a cell or at the prompt" in done.stderr
+    assert done.stdout.split("\n")[:2] == ["True", "[True, False]"], done.stderr
+    assert "one worker" not in done.stderr
+
+
+def test_what_no_process_can_be_sent_is_trained_here(tmp_path, monkeypatch, caplog):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return torch.tanh(super().forward(x))
+
+    net = Net(3, 2)
+    find = local.find_spec
+    monkeypatch.setattr(local, "find_spec", lambda name: None if name == "cloudpickle" else find(name))
+    local.Local(fedfilt.FederatedData.from_arrays(TRAIN), net, fedfilt.Training(), workers=2).close()
+    assert "one worker trains instead of 2: other processes cannot be sent" in caplog.text
+    assert "pip install cloudpickle" in caplog.text
+    monkeypatch.undo()
+    net.log = (tmp_path / "log").open("w")
+    with pytest.raises(ValueError, match="other processes cannot be sent this model"):
+        local._sent(net)
+    net.log.close()
 
 
 @pytest.mark.parametrize("client", [fedfilt.clients.Ditto(), fedfilt.clients.Scaffold()])

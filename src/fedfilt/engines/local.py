@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
@@ -63,9 +65,13 @@ class Local:
         self.layout = trainer.layout
         self.data = data
         desk = Desk(trainer, sparsifier, seed, labels_of(trainer, data), client)
-        if workers > 1 and trainer.network is None and (why := _stays_here(desk)):
-            log.warning("one worker trains instead of %d: %s", workers, why)
-            workers = 1
+        sent: Any = desk
+        if workers > 1 and trainer.network is None:
+            try:
+                sent = _sent(desk)
+            except ValueError as error:
+                log.warning("one worker trains instead of %d: %s", workers, error)
+                workers = 1
         shared = workers > 1 and trainer.network is None  # then processes work, on memory that they share
         buffers = _memory((3, data.count, desk.width), np.float32, shared)
         used = np.unique(np.concatenate([*data.train, *(data.local_test or ()), data.global_test]))
@@ -83,7 +89,7 @@ class Local:
         self._pool: Executor | None = None
         if shared:
             self._pool = ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), _start_worker, (self._table,)
+                workers, multiprocessing.get_context("spawn"), _start_worker, (self._table._replace(desk=sent),)
             )
         elif workers > 1:
             self._pool = ThreadPoolExecutor(workers)
@@ -267,16 +273,31 @@ def _copied(values: Array, shared: bool) -> _Memory:
 _table: _Table | None = None
 
 
-def _stays_here(desk: Desk) -> str:
-    """Why other processes cannot have this model or client; nothing if they can."""
+class _Whole:
+    """A desk that goes to other processes with the classes that only this process knows, as those of a cell."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._content = import_module("cloudpickle").dumps(desk)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._content,)
+
+
+def _sent(desk: Desk) -> Any:
+    """A desk as other processes can have it; a ValueError says why they cannot."""
     try:
-        sent = pickle.dumps(desk)
+        main = sys.modules["__main__"]
+        if b"__main__" not in pickle.dumps(desk) or getattr(main, "__file__", None) or main.__spec__:
+            return desk
+        why = "a class is defined in a cell or at the prompt"
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return f"other processes cannot be sent this model or client ({error})"
-    main = sys.modules["__main__"]
-    if b"__main__" in sent and not (getattr(main, "__file__", None) or main.__spec__):
-        return "a class is defined in a cell or at the prompt; put it in a file, which other processes can import"
-    return ""
+        why = f"other processes cannot be sent this model or client ({error})"
+    if find_spec("cloudpickle") is None:
+        raise ValueError(f"{why}; pip install cloudpickle, or put it in a file, which other processes can import")
+    try:
+        return _Whole(desk)
+    except Exception as error:  # whatever a class does when it is pickled
+        raise ValueError(f"other processes cannot be sent this model or client ({error})") from None
 
 
 def _start_worker(table: _Table) -> None:
