@@ -73,6 +73,7 @@ def compare(
     folder: str | Path | None = None,
     *,
     over: Sequence[str] = (),
+    controls: bool = False,
     resume: bool = False,
     data_dir: str | Path | None = None,
     progress: bool | None = None,
@@ -84,6 +85,7 @@ def compare(
     Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
     `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
     `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
+    With `controls`, every rule that uses the graph is played on the shuffled, the complete and the empty graph too.
     For the rest see `run`.
     """
     made = config_of(config, overrides, trust_code)
@@ -91,13 +93,13 @@ def compare(
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
     place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
     with progress_bar(progress) as bar:
-        found = variants(made, names, over)
+        found = variants(made, names, over, controls)
         total = len(found) * len(numbers) * made.rounds
         task = bar.add_task(shown(place.name), total=total)
         settings = list(dict.fromkeys(one.settings for one in found))  # one after the other, each with all rules
         played = [(o.name, seed) for seed in numbers for some in settings for o in found if o.settings == some]
         order = {run: number for number, run in enumerate(played)}
-        for step in comparing.compare(made, names, numbers, place, resume, store_with(bar, data_dir), over):
+        for step in comparing.compare(made, names, numbers, place, resume, store_with(bar, data_dir), over, controls):
             done = order[step.rule, step.seed] * made.rounds + step.line["round"]
             words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
             bar.update(task, completed=done, description=words)

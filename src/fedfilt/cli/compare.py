@@ -29,6 +29,12 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option(
+            "--controls", help="Play rules that use the graph on the shuffled, the complete and the empty graph too."
+        ),
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
     resume: console.Resume = False,
@@ -43,7 +49,7 @@ def compare(
 
         folder = out or RUNS / f"{config.stem}-compare"
         console.check_resumable(folder, resume)
-        _compare(load(config, overrides or []), rules, seeds, folder, resume, as_json, data_dir, over or [])
+        _compare(load(config, overrides or []), rules, seeds, folder, resume, as_json, data_dir, over or [], controls)
 
 
 def demo(
@@ -82,6 +88,7 @@ def _compare(
     as_json: bool,
     data_dir: Path | None,
     over: Sequence[str] = (),
+    controls: bool = False,
 ) -> None:
     from fedfilt import calls
     from fedfilt.runs.compare import chosen, table
@@ -90,11 +97,12 @@ def _compare(
     from fedfilt.show.words import Score, comparison
 
     with console.interruptible(folder, resume_hint="the same command with --resume"):
-        calls.compare(config, rules, seeds, folder, over=over, resume=resume, data_dir=data_dir, progress=True)
+        how: dict[str, Any] = {"resume": resume, "data_dir": data_dir, "progress": True}
+        calls.compare(config, rules, seeds, folder, over=over, controls=controls, **how)
     if as_json:
         print((folder / "comparison.json").read_text())
         return
-    found = variants(config, named(rules), over)
+    found = variants(config, named(rules), over, controls)
     rows = table(folder, [one.name for one in found], list(range(config.seed, config.seed + seeds)))
     picked = chosen(rows, found)
     if picked != rows:

@@ -223,6 +223,7 @@ class Record(NamedTuple):
     absent: Mapping[int, str] = MappingProxyType({})  # devices that gave no usable reply, and why
     kept: Array | None = None  # (K,) bytes that the clients of devices keep, of those that took part; None: nothing
     drawn: tuple[int, ...] | None = None  # devices that were to take part; None: all were, nothing was drawn
+    graph: Graph | None = None  # that was found in this round and holds from it on; see `fedfilt.rounds.finding`
 
     def __repr__(self) -> str:
         return brief(self)

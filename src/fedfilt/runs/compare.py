@@ -38,13 +38,15 @@ def compare(
     resume: bool = False,
     store: Store | None = None,
     over: Sequence[str] = (),
+    controls: bool = False,
 ) -> Iterator[Played]:
     """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left.
 
     `over` are settings to try with each rule, such as "training.learning_rate=0.01,0.05": then a folder is named
-    "rule learning_rate=0.01". See `fedfilt.runs.sweep`.
+    "rule learning_rate=0.01". With `controls`, rules that use the graph are played on other graphs too: "rule
+    graph=shuffled". See `fedfilt.runs.sweep`.
     """
-    found = variants(config, names, over)
+    found = variants(config, names, over, controls)
     configs = {(one.name, seed): replace(one.config, seed=seed) for seed in seeds for one in found}
     for (name, seed), mine in configs.items():  # before the first round of any
         check_folder(folder / name / f"seed-{seed}", mine, resume)

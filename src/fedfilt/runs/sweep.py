@@ -6,8 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from fedfilt.graph import Graph
+from fedfilt.rounds.remembering import mixed
+from fedfilt.rounds.types import Rule, State, Updates
 from fedfilt.runs.config import Config, changed, parsed
 from fedfilt.runs.rules import with_rule
+from fedfilt.runs.tables import CONTROLS
 
 
 class Variant(NamedTuple):
@@ -19,12 +25,17 @@ class Variant(NamedTuple):
     config: Config
 
 
-def variants(config: Config, rules: Sequence[str], over: Iterable[str] = ()) -> list[Variant]:
+def variants(config: Config, rules: Sequence[str], over: Iterable[str] = (), controls: bool = False) -> list[Variant]:
     """Every rule with every combination of the values in `over`, such as "training.learning_rate=0.01,0.05".
+
+    With `controls`, a rule that uses the graph is there too with the same links between other devices, with all links
+    and with none.
 
     >>> from fedfilt.runs.config import load
     >>> [one.name for one in variants(load(None), ["fedavg", "mu=1"], ["training.learning_rate=.1,.2"])]
     ['fedavg learning_rate=0.1', 'fedavg learning_rate=0.2', 'mu=1 learning_rate=0.1', 'mu=1 learning_rate=0.2']
+    >>> [one.name for one in variants(load(None), ["fedavg", "mu=1"], controls=True)]
+    ['fedavg', 'mu=1', 'mu=1 graph=shuffled', 'mu=1 graph=complete', 'mu=1 graph=empty']
     """
     grid = combinations(over)
     keys = [text.partition("=")[0] for text in grid[0]]
@@ -35,9 +46,31 @@ def variants(config: Config, rules: Sequence[str], over: Iterable[str] = ()) -> 
             words = [f"{_short(key, keys)}={_value(text)}" for key, text in zip(keys, settings, strict=True)]
             one = changed(ruled, settings) if settings else ruled
             found.append(Variant(" ".join([rule, *words]), rule, settings, one))
-    if keys:
+            for control in CONTROLS if controls and uses_graph(one.aggregator) else ():
+                named, more = f"{rule} graph={control}", (*settings, f"graph.control={control}")
+                found.append(
+                    Variant(" ".join([rule, *words, f"graph={control}"]), named, more, changed(one, more[-1:]))
+                )
+    if keys or controls:
         _check_different(found)
     return found
+
+
+def uses_graph(rule: Rule) -> bool:
+    """Whether the links of the graph change what a rule does; rooms alone are not links.
+
+    >>> from fedfilt.aggregators import FedAvg, GFedFilt, RoomAverage
+    >>> [uses_graph(rule) for rule in (FedAvg(), GFedFilt(), RoomAverage())]
+    [False, True, False]
+    """
+    models, rows = np.random.default_rng(0).standard_normal((2, 4, 120))
+    given, updates = State(0, models), Updates(rows, np.ones(4))
+    graphs = [Graph.from_adjacency(weight * (1 - np.eye(4)), rooms=[0, 0, 1, 1]) for weight in (0.0, 0.1)]
+    try:
+        without, linked = (mixed(rule, given, updates, graph)[0] for graph in graphs)
+    except ValueError:
+        return True  # it looks at links: these are too many for its step
+    return not np.allclose(without, linked, rtol=0, atol=1e-9)
 
 
 def combinations(over: Iterable[str]) -> list[tuple[str, ...]]:
