@@ -20,7 +20,7 @@ from fedfilt.runs.lines import TESTS
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rules as named
-from fedfilt.runs.sweep import Variant, variants
+from fedfilt.runs.sweep import Variant, variants, with_controls
 from fedfilt.runs.tuning import FIRST_SEED, Tuned
 from fedfilt.show import report as reports
 from fedfilt.show.pictures import write_pictures
@@ -77,6 +77,7 @@ def compare(
     over: Sequence[str] = (),
     tuned: Tuned | str | Path | None = None,
     against: str | None = None,
+    controls: bool = False,
     resume: bool = False,
     data_dir: str | Path | None = None,
     progress: bool | None = None,
@@ -88,13 +89,14 @@ def compare(
     Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
     `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
     `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
+    With `controls`, every rule that uses the graph is played on the shuffled, the complete and the empty graph too.
     `tuned` is what `tune` gave, or its folder: then each rule has the settings that were chosen for it. Over several
     seeds, all are compared with the rule `against`: fine-tuning if it takes part, else FedAvg. For the rest see `run`.
     """
     made = config_of(config, overrides, trust_code)
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
     place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
-    found = compared(made, rules, over, tuned, numbers)
+    found = compared(made, rules, over, tuned, numbers, controls)
     baseline = comparing.against([one.rule for one in found], against)
     with progress_bar(progress) as bar:
         steps = comparing.play_variants(found, numbers, place, resume, store_with(bar, data_dir))
@@ -122,10 +124,11 @@ def compared(
     over: Sequence[str] = (),
     tuned: Tuned | str | Path | None = None,
     seeds: Sequence[int] = (),
+    controls: bool = False,
 ) -> list[Variant]:
     """The runs of a comparison, whatever their seeds. Without names: the paper's rules, or all that were tuned."""
     if tuned is None:
-        return variants(config, _named("paper" if rules is None else rules), over)
+        return variants(config, _named("paper" if rules is None else rules), over, controls)
     if over:
         raise ValueError("over tries settings, and tuned has chosen them: give one of the two")
     chosen = tuned if isinstance(tuned, Tuned) else Tuned.of(tuned)
@@ -133,7 +136,8 @@ def compared(
         raise ValueError(
             f"seed must be none that settings were chosen with, {chosen.folder} has {both}; choose another"
         )
-    return chosen.variants(config, list(chosen.rules) if rules is None else _named(rules))
+    found = chosen.variants(config, list(chosen.rules) if rules is None else _named(rules))
+    return with_controls(found) if controls else found
 
 
 def tune(

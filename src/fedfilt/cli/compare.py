@@ -42,6 +42,12 @@ def compare(
         str | None,
         typer.Option(help="Rule that the others are compared with, over seeds.", show_default="finetune, else fedavg"),
     ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option(
+            "--controls", help="Play rules that use the graph on the shuffled, the complete and the empty graph too."
+        ),
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
     resume: console.Resume = False,
@@ -57,7 +63,7 @@ def compare(
         folder = out or RUNS / f"{config.stem}-compare"
         console.check_resumable(folder, resume)
         made = load(config, overrides or [])
-        _compare(made, rules, seeds, folder, resume, as_json, data_dir, over or [], tuned, against)
+        _compare(made, rules, seeds, folder, resume, as_json, data_dir, over or [], tuned, against, controls)
 
 
 def demo(
@@ -98,6 +104,7 @@ def _compare(
     over: Sequence[str] = (),
     tuned: Path | None = None,
     against: str | None = None,
+    controls: bool = False,
 ) -> None:
     from fedfilt import calls
     from fedfilt.runs.compare import chosen, table
@@ -110,6 +117,7 @@ def _compare(
             seeds,
             folder,
             over=over,
+            controls=controls,
             tuned=tuned,
             against=against,
             resume=resume,
@@ -120,7 +128,7 @@ def _compare(
     if as_json:
         print(written)
         return
-    found = calls.compared(config, rules, over, tuned)
+    found = calls.compared(config, rules, over, tuned, controls=controls)
     rows = table(folder, [one.name for one in found], list(range(config.seed, config.seed + seeds)))
     picked = chosen(rows, found)
     if picked != rows:

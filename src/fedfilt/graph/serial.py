@@ -7,9 +7,23 @@ import numpy as np
 
 from fedfilt._types import Table
 from fedfilt.graph.graph import Graph
+from fedfilt.graph.similarity import clusters
 
 DEVICE_LIMIT = 100_000  # devices of a graph that is read: a file of 30 bytes may say any number
 EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
+
+
+def links_of(graph: Graph) -> Table:
+    """Links with their weights, and clusters, of a graph that was found while a run went on."""
+    edges = graph.edges
+    weights = np.asarray(graph.adjacency[edges[:, 0], edges[:, 1]]).ravel() if len(edges) else np.ones(0)
+    member, modularity = clusters(graph)
+    return {
+        "edges": edges.tolist(),
+        "weights": weights.tolist(),
+        "clusters": member.tolist(),
+        "modularity": round(modularity, 6),
+    }
 
 
 def graph_json(graph: Graph) -> str | None:

@@ -10,6 +10,8 @@ from fedfilt._reading import csv_text
 from fedfilt._types import Array
 from fedfilt.graph.graph import Graph
 
+MOST_MERGED = 500  # devices that are merged to clusters one by one
+
 
 def with_links(graph: Graph, links: Array) -> Graph:
     """The graph with the weights (K, K) added to its links."""
@@ -75,6 +77,90 @@ def similar_people(graph: Graph, cosine: Array, k: int) -> Array:
     return np.where(others & _nearest(np.where(others, cosine, -np.inf), k), cosine, 0.0)
 
 
+def linked_by_updates(updates: Array, k: int) -> Array:
+    """Weights (K, K) that link every device with the k whose updates are most like its own; either end may choose.
+
+    A weight is the cosine of two updates after the mean of all is taken off; what is not above 0 is no link. Updates
+    that are all the same link all devices with 1. Of two devices, whose updates are opposite without their mean, it is
+    the cosine of the updates themselves. Devices without an update (zeros), and a device alone, have no links.
+
+    >>> linked_by_updates(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0], [0.0, 0.0]]), k=1).round(1)[0]
+    array([0., 1., 0., 0., 0.])
+    """
+    rows = check_signal("updates", np.asarray(updates, np.float64), len(updates))
+    there = np.flatnonzero(rows.any(axis=1))
+    found, links = rows[there], np.zeros((len(rows), len(rows)))
+    if len(there) < 2:
+        return links
+    apart = np.linalg.norm(found - found.mean(axis=0), axis=1).max()
+    if apart <= 1e-6 * np.linalg.norm(found, axis=1).max():
+        links[np.ix_(there, there)] = 1 - np.eye(len(there))
+        return links
+    cosine = alike(found) if len(there) > 2 else np.clip(_cosines(found), 0, 1) * (1 - np.eye(2))
+    links[np.ix_(there, there)] = np.where(_nearest(cosine, k), cosine, 0.0)
+    return links
+
+
+def neighbours(halves: Array, most: int = 15) -> int:
+    """The number of neighbours that updates (2, K, B) from two halves of the devices' samples speak for, at least 1.
+
+    The mean update of a device and its k neighbours, both known from one half alone, shall be most like the device's
+    own from the other half. What is noise in one half is none in the other, so it is not fitted.
+
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(rng.standard_normal((3, 50)), 5, axis=0)  # three groups of five
+    >>> neighbours(groups + 2 * rng.standard_normal((2, 15, 50)))
+    4
+    """
+    rows = np.asarray(halves, np.float64)
+    rows = rows[:, rows.any(axis=2).all(axis=0)]
+    if rows.shape[1] < 3:
+        return 1
+    rows = rows - rows.mean(axis=1, keepdims=True)
+    scores = np.zeros(min(most, rows.shape[1] - 1))
+    for seen, other in (rows, rows[::-1]):
+        order = np.argsort(-alike(seen), axis=1, kind="stable")
+        together = seen.copy()
+        for k in range(len(scores)):
+            together += seen[order[:, k]]
+            scores[k] += np.diag(_cosines(together, other)).sum()
+    return int(scores.argmax()) + 1
+
+
+def clusters(graph: Graph) -> tuple[Array, float]:
+    """((K,) the cluster of every device, counted from 0, modularity): groups with many links inside and few between.
+
+    Groups are merged one by one as long as that raises the modularity Q, the share of links inside groups less what
+    links drawn at random between devices of the same degrees would have: near 0 there are no groups, from .3 on they
+    are plain. Without links every device is one of its own. Of more than 500 devices, groups are connected components.
+
+    >>> found, modularity = clusters(Graph.from_rooms([0, 0, 0, 1, 1, 1]))
+    >>> found.tolist(), modularity
+    ([0, 0, 0, 1, 1, 1], 0.5)
+    """
+    between = graph.adjacency.astype(float)
+    member = graph.components if graph.count > MOST_MERGED else np.arange(graph.count)
+    total = between.sum()
+    if total:
+        groups = np.eye(member.max() + 1)[member]
+        shares = groups.T @ (between / total) @ groups
+        while len(shares) > 1 and graph.count <= MOST_MERGED:
+            degrees = shares.sum(axis=1)
+            gain = np.where(np.tri(len(shares), k=-1, dtype=bool), shares - np.outer(degrees, degrees), -np.inf)
+            second, first = np.unravel_index(gain.argmax(), gain.shape)
+            if gain[second, first] <= 1e-12:
+                break
+            member = np.where(member == second, first, member)
+            member -= member > second
+            shares[first] += shares[second]
+            shares[:, first] += shares[:, second]
+            shares = np.delete(np.delete(shares, second, axis=0), second, axis=1)
+        modularity = float(np.trace(shares) - (shares.sum(axis=1) ** 2).sum())
+    else:
+        modularity = 0.0
+    return np.unique(member, return_inverse=True)[1], modularity
+
+
 def reweighted(graph: Graph, cosine: Array) -> Graph:
     """The same links, each as strong as its ends are alike (and a hundredth at least, so that none is lost)."""
     weights = graph.adjacency.toarray() * np.maximum(cosine, 0.01)
@@ -90,6 +176,16 @@ def shuffled(graph: Graph, rng: np.random.Generator) -> Graph:
     order = rng.permutation(graph.count)
     links = graph.adjacency[order][:, order]
     return Graph(links, rooms=graph.rooms, positions=graph.positions, laplacian_kind=graph.laplacian_kind)
+
+
+def _cosines(rows: Array, others: Array | None = None) -> Array:
+    """Cosines between rows, and others if there are any; 0 of rows of zeros."""
+    units = [
+        one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), np.finfo(float).tiny)
+        for one in (rows, rows if others is None else others)
+    ]
+    found: Array = units[0] @ units[1].T
+    return found
 
 
 def _nearest(closeness: Array, k: int) -> Array:

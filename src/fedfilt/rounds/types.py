@@ -224,6 +224,7 @@ class Record(NamedTuple):
     kept: Array | None = None  # (K,) bytes that the clients of devices keep, of those that took part; None: nothing
     drawn: tuple[int, ...] | None = None  # devices that were to take part; None: all were, nothing was drawn
     measured: Mapping[str, Array] = MappingProxyType({})  # numbers that the rule newly keeps: of all, or (K,)
+    graph: Graph | None = None  # that was found in this round and holds from it on; see `fedfilt.rounds.finding`
 
     def __repr__(self) -> str:
         return brief(self)

@@ -25,11 +25,12 @@ from fedfilt.engines._validated import Validated
 from fedfilt.engines.local import Local
 from fedfilt.graph import Graph
 from fedfilt.rounds.blind import Blind, check_rule
+from fedfilt.rounds.finding import Finding
 from fedfilt.rounds.guard import Guard
 from fedfilt.rounds.kinds import ByKind
 from fedfilt.rounds.remembering import check_linear
 from fedfilt.rounds.timeline import Timeline, check_joins, with_newcomers
-from fedfilt.rounds.types import Engine, Experiment, Rule, State, Updates
+from fedfilt.rounds.types import Engine, Experiment, Rule, Script, State, Updates
 from fedfilt.runs.config import Config
 from fedfilt.schedulers.everything import Everything
 from fedfilt.sparsifiers.top_k import TopK
@@ -62,7 +63,9 @@ class Run:
         model: Any = None,
     ) -> None:
         config.privacy.check(config.graph.learned)
+        _check_found(config)
         self.config, self.sealed = config, sealed and config.privacy.blind
+        self.links = config.graph  # with what was decided by halves of the samples, once the graph is learned
         self.simulated: Path | None = None  # where simulated devices keep what is theirs; None: nowhere for long
         self.noise_seed: int = config.seed  # real devices know the seed: see `secret_seed`
         # Without devices that are new to it: see `Event`
@@ -200,6 +203,8 @@ class Run:
         """
         if self.learned:
             return
+        if self.links.halved:
+            self.links = self.links.settled(self._halves(engine))
         if kept is not None and kept.exists():
             updates = load_file(kept)["updates"]
         else:
@@ -207,17 +212,30 @@ class Run:
             if kept is not None:
                 kept.parent.mkdir(exist_ok=True)
                 write_atomically(kept, save({"updates": updates}))
-        self._place_devices(self.config.graph.graph(self.config.seed, updates))
+        self._place_devices(self._found(updates))
         self.learned = True
 
-    def _first_updates(self, engine: Engine | None) -> Array:
+    def _found(self, updates: Array) -> Graph:
+        return self.links.graph(self.config.seed, updates)
+
+    def _halves(self, engine: Engine | None) -> Array:
+        """(2, K, B) what each device learns in one epoch of every other of its samples, and of the rest."""
+        if engine is not None:
+            raise ValueError(
+                "graph.k = 0 needs the devices' samples here, to train on two halves of them; on real devices say how "
+                "many neighbours a device has"
+            )
+        halves = [tuple(rows[first::2] for rows in self.data.train) for first in (0, 1)]
+        return np.stack([self._first_updates(None, replace(self.data, train=rows)) for rows in halves])
+
+    def _first_updates(self, engine: Engine | None, data: FederatedData | None = None) -> Array:
         """(K, B) what each device of the first graph learns in one epoch; zeros for devices that do not answer."""
         config, models = self.config, self.start().models[: self.begun.count]
         if engine is None:
             self.check_here()
         own = nullcontext(engine) if engine is not None else None
         how = config.training, config.seed, 1, config.sparsifier, config.client
-        with own or Local(self.data, self.model, *how) as running:
+        with own or Local(data or self.data, self.model, *how) as running:
             jobs = [Job(1, device, row, Plan(epochs=1)) for device, row in enumerate(models)]
             replies = list(running.train(jobs, np.inf))
             silent = [str(reply.device) for reply in replies if reply.absent or reply.late]
@@ -251,10 +269,16 @@ class Run:
                 self.update_bytes,
                 config.evaluation,
                 config.seed,
-                config.privacy.script(self.script, self.noise_seed, config.rounds),
+                self._script(),
                 self.guard,
                 self.layout.size if seldom(config.client) else 0,
             )
+
+    def _script(self) -> Script | None:
+        """What the rounds are played with: events, who is drawn, protected rows, a graph that is found again."""
+        script = self.config.privacy.script(self.script, self.noise_seed, self.config.rounds)
+        every = self.links.every
+        return Finding(every, self._found, self.layout.size, script) if every else script
 
     def engine(self, **more: Any) -> Any:
         """A new engine of the kind that the config names; `more` is what it alone knows."""
@@ -299,6 +323,14 @@ class Run:
             f"  model of {self.layout.size} parameters, trained by {self.trainer.backend}",
             f"  {said(config.client)}, {said(config.aggregator)}",
         )
+
+
+def _check_found(config: Config) -> None:
+    """Refuse what does not go together with a graph that is found again and again."""
+    reasons = {"events": config.events, "[privacy], which protects rows of a known graph": config.privacy.guards_rows}
+    for words, wrong in reasons.items():
+        if wrong and config.graph.every:
+            raise ValueError(f"graph.every = {config.graph.every} does not go together with {words}: set it to 0")
 
 
 def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:

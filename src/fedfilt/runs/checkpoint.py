@@ -83,7 +83,7 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
         if name.startswith(PREFIX):
             fits = not name.startswith(DEVICES) or array.shape[:1] == (rows,)
         else:
-            fits = array.shape in ((), (rows,), (rows, size))
+            fits = array.shape in ((), (rows,), (rows, size), (rows, rows))
         if not fits:
             raise BadCheckpoint(f"{path} must hold {name} of {rows} devices, got the shape {array.shape}")
     if any(not 0 <= device < rows for device in state.clients):

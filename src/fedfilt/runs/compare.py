@@ -42,13 +42,15 @@ def compare(
     resume: bool = False,
     store: Store | None = None,
     over: Sequence[str] = (),
+    controls: bool = False,
 ) -> Iterator[Played]:
     """Play every rule with every seed, each in a run folder `folder/rule/seed-n`; with resume, only what is left.
 
     `over` are settings to try with each rule, such as "training.learning_rate=0.01,0.05": then a folder is named
-    "rule learning_rate=0.01". See `fedfilt.runs.sweep`.
+    "rule learning_rate=0.01". With `controls`, rules that use the graph are played on other graphs too: "rule
+    graph=shuffled". See `fedfilt.runs.sweep`.
     """
-    yield from play_variants(variants(config, names, over), seeds, folder, resume, store)
+    yield from play_variants(variants(config, names, over, controls), seeds, folder, resume, store)
 
 
 def play_variants(

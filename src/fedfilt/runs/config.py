@@ -54,7 +54,7 @@ PARTS = {
 DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
 ADDED = ("client",)  # parts that older versions did not have: at their default they do not count in a hash
 # Options that stay when another part is named: they say what the place is, not how its devices are linked
-KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle")}
+KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle", "control")}
 PLACE = ("engine", "checkpoint")  # tables that say where and how a run is made, not what comes of it
 # Keys that [graph] had, whatever its name, in files of versions before topologies were parts
 OLD_GRAPHS = ("paper", "distance", "nearest", "rooms", "complete", "empty", "edges", "homes")

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedfilt._reading import read
 from fedfilt._types import Table
+from fedfilt.graph.serial import links_of
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.types import Record
 
@@ -47,6 +48,8 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
         line["drawn"] = list(record.drawn)
     if run.config.privacy.noisy:
         line["privacy"] = _spent(run, record, before)
+    if record.graph is not None:
+        line["graph"] = links_of(record.graph)
     if record.kept is not None:
         line["kept_bytes"] = record.kept.tolist()
     if record.measured:
@@ -205,6 +208,8 @@ def checked(line: Any) -> Table:
     absent = list(_table(table.get("absent"), "absent"))
     _need(_list(absent, lambda key: str(key).isdigit()), "absent must name devices")
     _need(_list(table.get("events"), lambda event: True), "events must be a list")
+    found = _table(table.get("graph"), "graph")
+    _need(_list(found.get("clusters"), _whole), "clusters must be whole numbers")
     _columns(_table(time.get("devices"), "devices"))
     for stage in ("mixed", "trained"):
         tests = _table(table.get(stage), stage)

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -123,6 +124,7 @@ class Records:
         self._places: dict[int, tuple[int, int]] = {}  # round -> where its line is
         self._offset = 0
         self._lines = 0
+        self._found: dict[int, Table] = {}  # round -> the links that were found in it
         self._tail = b""  # the last bytes before the offset
         self._inode: int | None = None
 
@@ -192,6 +194,8 @@ class Records:
                     small |= {key: found[key] for key in ("metric", "scores") if found.get(key)}
                     accuracies = [np.nan if v is None else v for v in found.get("devices", [])]
                     kept.setdefault(stage, {})[test] = {**small, "devices": np.array(accuracies, np.float32)}
+        if line.get("graph"):
+            self._found[number] = line["graph"]
         self.events += self._events(line, devices)[: MOST_EVENTS - len(self.events)]
         self.rounds.append(kept)
         self._places[number] = (offset, length)
@@ -379,8 +383,19 @@ class Records:
         last = self.rounds[-1]["round"] if self.rounds else 1
         if self.timeline is not None:
             return self.timeline.at(last if number is None else number)
-        everybody = np.ones(self.graph.count, bool)
-        return Moment(1, self.graph, self.graph, everybody, everybody, {}, ())
+        begun = max((round for round in self._found if round <= (last if number is None else number)), default=1)
+        graph, everybody = self._graph_found(begun), np.ones(self.graph.count, bool)
+        return Moment(begun, graph, graph, everybody, everybody, {}, ())
+
+    def _graph_found(self, number: int) -> Graph:
+        """The graph with the links that were found in a round, if any were."""
+        assert self.graph is not None
+        first, found = self.graph, self._found.get(number)
+        try:
+            links = None if found is None else graph_of({"count": first.count, **found}).adjacency
+        except ValueError:
+            links = None  # damaged: the one before is shown
+        return first if links is None else replace(first, adjacency=links)
 
     def line(self, number: int | None = None) -> Table:
         """The whole line of a round (the last if not said), read from the file; {} if it is not there any more."""

@@ -6,8 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from fedfilt.graph import Graph
+from fedfilt.rounds.remembering import mixed
+from fedfilt.rounds.types import Rule, State, Updates
 from fedfilt.runs.config import Config, changed, parsed
 from fedfilt.runs.rules import with_rule
+from fedfilt.runs.tables import CONTROLS
 
 
 class Variant(NamedTuple):
@@ -19,12 +25,17 @@ class Variant(NamedTuple):
     config: Config
 
 
-def variants(config: Config, rules: Sequence[str], over: Iterable[str] = ()) -> list[Variant]:
+def variants(config: Config, rules: Sequence[str], over: Iterable[str] = (), controls: bool = False) -> list[Variant]:
     """Every rule with every combination of the values in `over`, such as "training.learning_rate=0.01,0.05".
+
+    With `controls`, a rule that uses the graph is there too with the same links between other devices, with all links
+    and with none.
 
     >>> from fedfilt.runs.config import load
     >>> [one.name for one in variants(load(None), ["fedavg", "mu=1"], ["training.learning_rate=.1,.2"])]
     ['fedavg learning_rate=0.1', 'fedavg learning_rate=0.2', 'mu=1 learning_rate=0.1', 'mu=1 learning_rate=0.2']
+    >>> [one.name for one in variants(load(None), ["fedavg", "mu=1"], controls=True)]
+    ['fedavg', 'mu=1', 'mu=1 graph=shuffled', 'mu=1 graph=complete', 'mu=1 graph=empty']
     """
     grid = combinations(over)
     keys = [text.partition("=")[0] for text in grid[0]]
@@ -37,7 +48,37 @@ def variants(config: Config, rules: Sequence[str], over: Iterable[str] = ()) -> 
             found.append(Variant(" ".join([rule, *words]), rule, settings, one))
     if keys:
         _check_different(found)
-    return found
+    return with_controls(found) if controls else found
+
+
+def with_controls(found: Iterable[Variant]) -> list[Variant]:
+    """The runs, and beside each whose rule uses the graph the same on other graphs."""
+    every = []
+    for one in found:
+        every.append(one)
+        for control in CONTROLS if uses_graph(one.config.aggregator) else ():
+            words, setting = f" graph={control}", f"graph.control={control}"
+            other = changed(one.config, [setting])
+            every.append(Variant(one.name + words, one.rule + words, (*one.settings, setting), other))
+    _check_different(every)
+    return every
+
+
+def uses_graph(rule: Rule) -> bool:
+    """Whether the links of the graph change what a rule does; rooms alone are not links.
+
+    >>> from fedfilt.aggregators import FedAvg, GFedFilt, RoomAverage
+    >>> [uses_graph(rule) for rule in (FedAvg(), GFedFilt(), RoomAverage())]
+    [False, True, False]
+    """
+    models, rows = np.random.default_rng(0).standard_normal((2, 4, 120))
+    given, updates = State(0, models), Updates(rows, np.ones(4))
+    graphs = [Graph.from_adjacency(weight * (1 - np.eye(4)), rooms=[0, 0, 1, 1]) for weight in (0.0, 0.1)]
+    try:
+        without, linked = (mixed(rule, given, updates, graph)[0] for graph in graphs)
+    except ValueError:
+        return True  # it looks at links: these are too many for its step
+    return not np.allclose(without, linked, rtol=0, atol=1e-9)
 
 
 def combinations(over: Iterable[str]) -> list[tuple[str, ...]]:

@@ -5,12 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedfilt import _parts
 from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._draws import Key, generator
 from fedfilt._types import Array
 from fedfilt.graph.graph import KINDS, Graph
 from fedfilt.graph.similarity import shuffled
+from fedfilt.topologies._building import check_size
+
+CONTROLS = ("shuffled", "complete", "empty")  # other links between the same devices
 
 
 @dataclass(frozen=True)
@@ -25,26 +30,47 @@ class ModelTable:
 class GraphTable:
     """The table [graph]: a file of fedfilt/topologies, or module:Class, with its options, and what any graph may have.
 
-    `laplacian` is its Laplacian; `shuffle` gives the links to other devices, as a control.
+    `laplacian` is its Laplacian; `shuffle` gives the links to other devices, as a control. `control` puts other links
+    between the same devices of the same rooms: "shuffled", "complete" (all of weight 1) or "empty".
     """
 
     topology: Any
     laplacian: str = "combinatorial"
     shuffle: bool = False
+    control: str = ""
 
     def __post_init__(self) -> None:
         check_choice("graph.laplacian", self.laplacian, KINDS)
+        check_choice("graph.control", self.control, ("", *CONTROLS))
 
     @property
     def learned(self) -> bool:
         """Whether the graph needs the devices' first updates."""
-        return bool(getattr(self.topology, "learned", False))
+        return bool(getattr(self.topology, "learned", False)) and self.control in ("", "shuffled")
+
+    @property
+    def halved(self) -> bool:
+        """Whether it needs the updates from two halves of the devices' samples too."""
+        return self.learned and bool(getattr(self.topology, "halved", False))
+
+    @property
+    def every(self) -> int:
+        """Rounds after which the graph is found again; 0: it stays."""
+        return int(getattr(self.topology, "every", 0)) if self.learned else 0
+
+    def settled(self, halves: Array) -> "GraphTable":
+        """The same with what updates (2, K, B) from two halves of the devices' samples decide."""
+        return dataclasses.replace(self, topology=self.topology.settled(halves))
 
     def graph(self, seed: int, updates: Array | None = None) -> Graph:
         """The graph. What is drawn depends on the seed; what is `learned` is left out without the updates (K, B)."""
         made = self.topology(seed) if updates is None or not self.learned else self.topology.learn(seed, updates)
         graph: Graph = made.with_laplacian(self.laplacian)
-        if self.shuffle:
+        if self.control in ("complete", "empty"):
+            check_size(graph.count, graph.count * (graph.count - 1) // 2)
+            links = (1 - np.eye(graph.count)) * (self.control == "complete")
+            graph = dataclasses.replace(graph, adjacency=links)
+        elif self.shuffle or self.control:
             graph = shuffled(graph, generator(seed, Key.SHUFFLE))
         wanted = getattr(self.topology, "devices", None)
         if wanted not in (None, graph.count):

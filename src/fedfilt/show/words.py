@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedfilt._types import Array
+from fedfilt.graph import Graph
+from fedfilt.graph.similarity import clusters
 from fedfilt.rounds.types import Happening
 from fedfilt.runs.groups import crossed, differences, furthest, groups
 from fedfilt.runs.lines import MAIN
@@ -13,6 +16,7 @@ from fedfilt.runs.records import Records
 from fedfilt.runs.rules import strength
 from fedfilt.training.goal import ACCURACY, Metric
 
+SIZES = 8  # of clusters that a sentence names
 KEYS = 6  # in which runs differ, that a sentence names
 
 HAPPENED = {
@@ -60,6 +64,41 @@ def happening(event: Happening) -> str:
 def dated(event: Happening) -> str:
     """What happened, and in which round."""
     return f"round {event.round}: {happening(event)}"
+
+
+def clusters_in_words(graph: Graph, member: Array, modularity: float) -> str:
+    """How many clusters a graph has, how plain they are, and whether they are its rooms.
+
+    >>> graph = Graph.from_rooms([0, 0, 0, 1, 1, 1])
+    >>> clusters_in_words(graph, np.array([0, 0, 0, 1, 1, 1]), 0.5)
+    '2 clusters of 3 and 3 devices (modularity 0.50), 100% of 6 links within a room'
+    """
+    sizes = sorted(np.bincount(member).tolist(), reverse=True)
+    if not len(graph.edges):
+        return "no links, every device for itself"
+    listed = [str(size) for size in sizes[:SIZES]] + (["more"] if len(sizes) > SIZES else [])
+    words = f"{len(sizes)} clusters of {', '.join(listed[:-1])} and {listed[-1]} devices"
+    if len(sizes) == 1:
+        words = f"one cluster of {sizes[0]} devices"
+    text = f"{words} (modularity {modularity:.2f})"
+    if graph.rooms is None:
+        return text
+    inside = np.mean(graph.rooms[graph.edges[:, 0]] == graph.rooms[graph.edges[:, 1]])
+    return f"{text}, {inside:.0%} of {len(graph.edges)} links within a room"
+
+
+def found_in_words(run: Records) -> str:
+    """What a graph that was found, not given, looks like; nothing of one that was given."""
+    table, now = run.resolved.get("graph"), run.moment()
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if now is None or not isinstance(table, Mapping) or table.get("control") in ("complete", "empty"):
+        return ""
+    if name != "found" and not (name == "homes" and (table.get("between") == "updates" or table.get("reweigh"))):
+        return ""
+    when = f" in round {now.round}" if now.round > 1 else " before round 1"
+    return (
+        f"The graph was found{when} from what devices had learnt: {clusters_in_words(now.graph, *clusters(now.graph))}."
+    )
 
 
 class Score(NamedTuple):

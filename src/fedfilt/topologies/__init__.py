@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a new file is found without 
     from fedfilt.topologies.distance import Distance as Distance
     from fedfilt.topologies.edges import Edges as Edges
     from fedfilt.topologies.empty import Empty as Empty
+    from fedfilt.topologies.found import Found as Found
     from fedfilt.topologies.homes import Homes as Homes
     from fedfilt.topologies.nearest import Nearest as Nearest
     from fedfilt.topologies.paper import Paper as Paper

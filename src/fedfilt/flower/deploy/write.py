@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -184,14 +185,22 @@ def experiment_of(server: Path) -> Config:
     return from_table(experiment_table(server))
 
 
+def _with_absolute_files(topology: Any) -> Any:
+    """A topology, and the one inside it, whose files are found from any folder."""
+    named = {field.name: getattr(topology, field.name) for field in fields(topology) if field.init}
+    changes: dict[str, Any] = {
+        key: _absolute(named[key]) for key in ("file", "building") if isinstance(named.get(key), str)
+    }
+    if "graph" in named:
+        changes["graph"] = _with_absolute_files(named["graph"])
+    return replace(topology, **changes)
+
+
 def app_project(config: Config, public: str = "") -> str:
     """The pyproject.toml of the Flower app of an experiment: it is all there is to the app, fedfilt has the rest."""
     if is_own(config):  # the server has no folder of a device, and its public test where it was copied to
         config = replace(config, data=replace(config.data, folders="", public=replace(config.data.public, file=public)))
-    topology = config.graph.topology
-    named = {field.name: getattr(topology, field.name) for field in fields(topology) if field.init}
-    files = {key: _absolute(named[key]) for key in ("file", "building") if isinstance(named.get(key), str)}
-    graph = replace(config.graph, topology=replace(topology, **files))
+    graph = replace(config.graph, topology=_with_absolute_files(config.graph.topology))
     config = replace(config, engine=replace(config.engine, name="flower"), graph=graph)
     return tomli_w.dumps(
         {

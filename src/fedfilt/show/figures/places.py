@@ -11,6 +11,7 @@ from fedfilt._checks import check_choice
 from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.graph.building import Building
+from fedfilt.graph.similarity import clusters
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import PINK, RED
 from fedfilt.show.figures.style import (
@@ -27,6 +28,7 @@ from fedfilt.show.figures.style import (
     styled,
 )
 from fedfilt.show.shares import shares
+from fedfilt.show.words import clusters_in_words
 from fedfilt.training.goal import ACCURACY, Metric
 
 SCORES = ("local", "global")
@@ -36,7 +38,12 @@ COLOURS = {
     "bytes": ("bytes sent", ".3s"),
     "idle": ("idle seconds", ".3g"),
     "outcome": ("plan outcome", ""),
+    "cluster": ("cluster of the graph", ""),
 }
+# Colours that the colour-blind can tell apart (Okabe and Ito), and marks, by cluster; both again from the start after
+CLUSTERS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "pentagon", "hexagon", "cross")
+NAMED = 20  # clusters that are told apart
 SOURCES = 60  # lines to devices from which one learns, at most
 
 BAR = {"orientation": "h", "y": 0, "yanchor": "top", "thickness": 12, "len": 0.7, "xanchor": "center", "x": 0.5}
@@ -127,7 +134,10 @@ def building(
     metric = run.metric
     words, form = colours(metric)[colour]
     title, values = f"the building: {words}", None
-    if colour in SCORES:
+    if colour == "cluster":
+        member, modularity = clusters(graph)
+        values, title = member.tolist(), f"the building: {clusters_in_words(graph, member, modularity)}"
+    elif colour in SCORES:
         values = run.accuracies(colour, number)
         tested = run.tested(colour, number)
         title += f", round {tested[-1]['round']}" if tested else " (not tested yet)"
@@ -138,14 +148,22 @@ def building(
         title += f", round {shown}" if values is not None else " (no round yet)"
     if values is None or len(values) != graph.count:
         _devices(figure, plan, graph, {"color": "#DDDDDD"}, np.arange(graph.count), "device %{customdata}")
+    elif colour == "cluster":
+        order = np.argsort(-np.bincount(values), kind="stable")  # the largest first; many small ones in one colour
+        place = np.minimum(np.argsort(order, kind="stable")[values], NAMED - 1)
+        for cluster in range(place.max() + 1):
+            chosen = np.flatnonzero(place == cluster)
+            shade = {"color": CLUSTERS[cluster % len(CLUSTERS)], "symbol": SYMBOLS[cluster % len(SYMBOLS)]}
+            said = "a smaller cluster" if cluster == NAMED - 1 else f"cluster {cluster + 1}"
+            _devices(figure, plan, graph, shade, chosen, f"device %{{customdata}}: {said}", f"{said} ({len(chosen)})")
     elif colour == "outcome":
         for outcome in sorted(set(values)):
             chosen = np.flatnonzero(np.array(values) == outcome)
-            shade, symbol = OUTCOMES.get(outcome, (WALL, "circle-open"))
+            fill, symbol = OUTCOMES.get(outcome, (WALL, "circle-open"))
             said = plain(outcome or "not planned")
             hover = f"device %{{customdata}}: {said}"
             name = f"{said} ({len(chosen)})"
-            _devices(figure, plan, graph, {"color": shade, "symbol": symbol}, chosen, hover, name)
+            _devices(figure, plan, graph, {"color": fill, "symbol": symbol}, chosen, hover, name)
     else:
         numbers = np.array(values, dtype=float)
         low, high = (0.0, max(float(np.nanmax(numbers, initial=0.0)), 1e-9))

@@ -19,7 +19,7 @@ from fedfilt.show import figures
 from fedfilt.show.figures.curves import by_seed
 from fedfilt.show.report.tables import ROWS, csv_files, device_rows, summary, swatch, table
 from fedfilt.show.report.terms import GLOSSARY, anchor, term
-from fedfilt.show.words import KEYS, dated, heading, metric_of, scores, sentence, unlike
+from fedfilt.show.words import KEYS, dated, found_in_words, heading, metric_of, scores, sentence, unlike
 from fedfilt.training.goal import ACCURACY
 
 NAMES, TITLED = 8, 2  # names in a list, and keys in a title
@@ -52,6 +52,7 @@ def page(runs: Sequence[Records]) -> str:
         _notes(runs),
         f"<h2 id='short'>In short</h2><p>{escape(sentence(shown))}</p>",
         f"<p>{escape(odd)}</p>" if odd else "",
+        *(f"<p>{escape(words)}</p>" for words in list(dict.fromkeys(filter(None, map(found_in_words, shown))))[:NAMES]),
         summary(shown),
         _guide(several and not odd, any(run.real_time for run in shown)),
         _accuracy(shown),

@@ -1,0 +1,56 @@
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedfilt._checks import check_count
+from fedfilt._types import Array
+from fedfilt.graph import Graph
+from fedfilt.graph.similarity import linked_by_updates, neighbours
+from fedfilt.topologies._building import check_size
+from fedfilt.topologies.paper import Paper
+
+
+@dataclass(frozen=True)
+class Found:
+    """Links between every device and the `k` devices whose updates are most like its own, whatever their rooms.
+
+    `graph` says which devices and rooms there are; its links do not count. Every device trains one epoch before round
+    1; the cosines of these updates are the weights of the links, or all weigh 1 if not `weighted`. With k = 0 the
+    number is chosen by two halves of the devices' samples. `every` finds it again in every n-th round, from the models
+    that devices have trained by then; the number stays.
+
+    >>> Found(k=1).learn(0, np.repeat(np.eye(4), 5, axis=0))  # each five of the paper's 20 devices learn the same
+    Graph(20 devices, 16 edges, 4 components, 4 rooms)
+    """
+
+    k: int = 2
+    every: int = 0
+    weighted: bool = True
+    graph: Any = Paper()
+    learned = True
+
+    def __post_init__(self) -> None:
+        check_count("graph.k", self.k, low=0)
+        check_count("graph.every", self.every, low=0)
+        if getattr(self.graph, "learned", False):
+            raise ValueError("graph.graph must say which devices there are, got one that is itself found or learned")
+
+    @property
+    def halved(self) -> bool:
+        """Whether it needs the updates from two halves of the devices' samples."""
+        return self.k == 0
+
+    def settled(self, halves: Array) -> "Found":
+        """The same with the number of neighbours that the updates (2, K, B) from two halves speak for."""
+        return replace(self, k=neighbours(halves))
+
+    def __call__(self, seed: int) -> Graph:
+        place: Graph = self.graph(seed)
+        check_size(place.count, place.count * (place.count - 1) // 2)  # all pairs are looked at
+        return replace(place, adjacency=np.zeros((place.count, place.count)))
+
+    def learn(self, seed: int, updates: Array) -> Graph:
+        """The graph that updates (K, B) say."""
+        links = linked_by_updates(updates, max(self.k, 1))
+        return replace(self(seed), adjacency=links if self.weighted else np.sign(links))
