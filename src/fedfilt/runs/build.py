@@ -90,6 +90,11 @@ class Run:
                     "participation.weights must be 'equal' for devices with data of their own: the edge server does "
                     f"not know their numbers of samples; got {config.participation.weights!r}"
                 )
+            if config.weights != "trained":
+                raise ValueError(
+                    "weights must be 'trained' for devices with data of their own: the edge server does not know how "
+                    f"many samples they hold; got {config.weights!r}"
+                )
             held = np.full(data.count, config.samples.train_range[1])
         blind, width = config.privacy.blind, len(self._first)
         whole = isinstance(config.scheduler, Everything) and config.scheduler.density == 1
@@ -241,6 +246,7 @@ class Run:
                 config.seed,
                 config.privacy.script(self.script, self.noise_seed, config.rounds),
                 self.guard,
+                config.weights,
             )
 
     def engine(self, **more: Any) -> Any:
