@@ -126,5 +126,5 @@ def test_by_default_the_reach_is_the_least_that_connects_the_papers_building(see
 def test_devices_at_one_place_and_too_many_devices():
     assert least_reach(np.zeros((3, 3))) > 0
     assert least_reach(np.zeros((1, 3))) > 0
-    with pytest.raises(ValueError, match="graph.reach must be given for more than 4000 devices, got 4001"):
+    with pytest.raises(ValueError, match="reach must be given for more than 4000 devices, got 4001"):
         least_reach(np.zeros((4001, 3)))

@@ -1,8 +1,8 @@
 """What users write: experiments and overrides of them, rules to compare, parts of their own, and what is none of it."""
 
-import tomllib
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import numpy as np

@@ -16,8 +16,9 @@ class SameDeadline:
 
     `equality` demands that every device ends exactly at the deadline, as C1 of the paper is printed; a device that
     cannot (no whole number of epochs, all it may do, or its battery ends before) does as much as it can by it, as
-    without. `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally; `slow_clocks` lets
-    devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility concave.
+    without. `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally;
+    `slow_clocks` lets devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility
+    concave.
 
     >>> from fedfilt.populations import Prescribed
     >>> devices = Prescribed(0.31, 1.92).draw(np.full(20, 450), 212024, np.random.default_rng(0))
