@@ -14,7 +14,12 @@ TABLE = ("fedavg", *STRENGTHS)  # the rows of the paper's tables
 SETS = ("mnist_10", "mnist_4", "mnist_2", "writers")  # their columns; digits by writer stand in for EMNIST
 SIZES = {45: 5, 450: 2}  # training samples per device: number of seeds
 POPULATIONS = {0.31: 1.92, 0.54: 3.17, 0.65: 6.83}  # heterogeneity H: latency of the slowest device / the fastest
-DEADLINES = ("slowest_minimum", "fastest_full")
+# How the deadline is set, and whether devices end at it (C1 of P') or by it (C1 of P)
+SCHEDULES = {
+    "`slowest_minimum`": ("slowest_minimum", False),
+    "`fastest_full`, = T": ("fastest_full", True),
+    "`fastest_full`, <= T": ("fastest_full", False),
+}
 QUICK = 10  # rounds
 
 _DATA: dict[str, tuple[str, dict[str, Any]]] = {
