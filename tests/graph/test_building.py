@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fedfilt import Building
+from fedfilt.topologies.distance import Distance, least_reach
 from helpers import sure
 
 
@@ -109,3 +110,21 @@ def test_bad_tables(tmp_path, name, text, message):
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         Building.generate(**options)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_by_default_the_reach_is_the_least_that_connects_the_papers_building(seed):
+    positions = Building.generate(rooms=4, devices=20, seed=seed).positions
+    apart = np.linalg.norm(positions[:, None] - positions[None], axis=2)
+    graph = Distance(devices=20)(seed)
+    assert graph.components.max() == 0
+    longest = max(apart[a, b] for a, b in graph.edges)
+    assert Distance(devices=20, reach=longest)(seed).components.max() > 0  # links are between devices nearer than that
+    assert 20 <= len(graph.edges) <= 100
+
+
+def test_devices_at_one_place_and_too_many_devices():
+    assert least_reach(np.zeros((3, 3))) > 0
+    assert least_reach(np.zeros((1, 3))) > 0
+    with pytest.raises(ValueError, match="reach must be given for more than 4000 devices, got 4001"):
+        least_reach(np.zeros((4001, 3)))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,7 @@ def test_what_changes_the_result_changes_the_hash_and_where_it_is_computed_does_
         {},
         {"seed": 1},
         {"rounds": 201},
+        {"weights": "held"},
         {"training": {"learning_rate": 0.03}},
         {"partition": {"per_device": 3}},
         {"partition": "dirichlet"},
@@ -222,13 +224,25 @@ OLD = {
 }  # what a version before topologies were parts wrote of every graph
 
 
-@pytest.mark.parametrize("name", ["paper", "distance", "nearest", "rooms", "complete", "empty", "homes"])
+@pytest.mark.parametrize("name", ["paper", "nearest", "rooms", "complete", "empty", "homes"])
 def test_a_config_of_an_older_version_loads_with_all_its_keys(name):
     new = from_table({"graph": name})
     old = from_table({"graph": {"name": name, **OLD}})
     assert isinstance(old.graph, GraphTable)
     assert old == new
     assert old.hash() == new.hash()
+
+
+def test_a_default_that_has_changed_leaves_old_hashes_their_meaning():
+    """Until version 0.1 the default reach was 6 m; run folders name it, as they name every key."""
+    of_then = from_table({"graph": {"name": "distance", **OLD}})
+    assert of_then.graph.topology.reach == 6.0
+    assert of_then.hash() == "7f4ba6eb41ef0156"  # as that version had it
+    assert from_table({"graph": "distance"}).hash() != of_then.hash()
+    other = {"graph": {"name": "distance", "reach": 7.5}}
+    assert from_table(other).hash() == "329476f5128e707b"
+    again = from_table(tomllib.loads(from_table({"graph": "distance"}).toml()))
+    assert again == from_table({"graph": "distance"})
 
 
 def test_keys_of_an_older_version_that_meant_something_keep_their_meaning():

@@ -350,6 +350,36 @@ def test_desynchronisation_falls_by_99_percent(value, ratio):
     assert (seconds <= schedule.deadline * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("samples", [45, 450])
+@pytest.mark.parametrize(("value", "ratio"), [(0.31, 1.92), (0.54, 3.17), (0.65, 6.83)])
+def test_equality_brings_all_devices_to_the_deadline(value, ratio, samples):
+    """The paper's C1 as printed; what is left is the rounding to whole samples."""
+    devices = population(Prescribed(value, ratio), samples=samples)
+    within, exact = (SameDeadline(deadline="fastest_full", equality=e)(devices, BYTES) for e in (False, True))
+    assert {plan.outcome for plan in within.plans} == {"sync", "idle_integer"}  # nobody does all it may
+    assert {plan.outcome for plan in exact.plans} == {"sync"}
+    assert exact.deadline == within.deadline
+    left, before = exact.deadline - seconds_of(exact, devices)[0], within.deadline - seconds_of(within, devices)[0]
+    sample = np.array([plan.epochs for plan in exact.plans]) * devices.compute_seconds() / samples
+    assert ((left >= -1e-12) & (left < sample + 1e-12)).all()
+    assert left.max() < 0.5 * before.max()
+    shortest, same = (SameDeadline(equality=e)(devices, BYTES) for e in (False, True))
+    assert shortest == same  # under the printed deadline nobody idles anyway
+
+
+def test_a_device_that_cannot_end_at_the_deadline_does_what_it_can_by_it():
+    devices = population(Prescribed())
+    limit = np.full(20, np.inf)
+    limit[3] = 1.01 * (0.3 * devices.compute_joules() + 0.1 * devices.send_joules(BYTES))[3]  # hardly more than least
+    weak = Hardware(**{**devices.__dict__, "energy_limit": limit})
+    plans = SameDeadline(deadline="fastest_full", equality=True)(weak, BYTES).plans
+    assert (plans[3].outcome, plans[3].epochs) == ("idle_energy", 1)
+    assert plans[3] == SameDeadline(deadline="fastest_full")(weak, BYTES).plans[3]
+    assert all(plan.outcome == "sync" for i, plan in enumerate(plans) if i != 3)
+    longest = SameDeadline(deadline="seconds", seconds=100.0, equality=True)(devices, BYTES)
+    assert {(plan.outcome, plan.epochs) for plan in longest.plans} == {("idle_saturated", 5)}
+
+
 def test_whole_samples_and_the_time_they_free_goes_to_the_density():
     devices = population(Prescribed(), samples=45)
     for plan in SameDeadline()(devices, BYTES).plans:

@@ -27,7 +27,7 @@ def paper(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, a core each.")] = 2,
     store: Annotated[Path, typer.Option(help="Folder of results: a small file per run.")] = Path("runs/paper-results"),
     out: Annotated[Path, typer.Option(help="Folder in which paper.md and paper/ with the pictures go.")] = Path("runs"),
-    png: Annotated[bool, typer.Option("--png", help="Pictures as PNG (needs kaleido and Chromium), not HTML.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Pictures to print, PNG, SVG and PDF, not HTML.")] = False,
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Compute nothing: make the page from the results there are.")
     ] = False,

@@ -14,7 +14,12 @@ TABLE = ("fedavg", *STRENGTHS)  # the rows of the paper's tables
 SETS = ("mnist_10", "mnist_4", "mnist_2", "writers")  # their columns; digits by writer stand in for EMNIST
 SIZES = {45: 5, 450: 2}  # training samples per device: number of seeds
 POPULATIONS = {0.31: 1.92, 0.54: 3.17, 0.65: 6.83}  # heterogeneity H: latency of the slowest device / the fastest
-DEADLINES = ("slowest_minimum", "fastest_full")
+# How the deadline is set, and whether devices end at it (C1 of P') or by it (C1 of P)
+SCHEDULES = {
+    "`slowest_minimum`": ("slowest_minimum", False),
+    "`fastest_full`, = T": ("fastest_full", True),
+    "`fastest_full`, <= T": ("fastest_full", False),
+}
 QUICK = 10  # rounds
 
 _DATA: dict[str, tuple[str, dict[str, Any]]] = {
@@ -23,7 +28,9 @@ _DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "mnist_2": ("mnist", {"name": "labels", "per_device": 2}),
     "setup_1": ("mnist", {"name": "room_labels", "per_device": 4, "shared": 3}),
     "writers": ("mnist_writers", {"name": "writers", "similar_rooms": True}),
+    "writers_at_random": ("mnist_writers", {"name": "writers", "similar_rooms": False}),
     "emnist": ("emnist", {"name": "labels", "per_device": 10}),
+    "femnist": ("femnist", {"name": "writers", "similar_rooms": True}),
 }
 
 
@@ -43,6 +50,11 @@ class Case:
     signal: str = "models"  # or "updates": what G-Fedfilt filters
     heterogeneity: float = 0.0
     deadline: str = ""  # no schedule: every device does everything
+    equality: bool = False  # devices end at the deadline, as C1 is printed, not only by it
+    density: float = 1.0  # without a schedule: the share of an update that is sent
+    feedback: bool = True  # what is not sent is added to the next update
+    shuffled: bool = False  # the graph's links given to other devices
+    weights: str = "trained"  # or "held": the samples that a device counts for
 
     def __post_init__(self) -> None:
         check_choice("data of a case", self.data, _DATA)
@@ -56,7 +68,9 @@ class Case:
     def every(self) -> int:
         """Rounds between tests: as few as its items need, for testing costs more than training."""
         if self.heterogeneity:
-            return max(1, self.rounds // 2)
+            half = max(1, self.rounds // 2)
+            drawn = (self.equality or not self.deadline) and half % 5 == 0  # against simulated seconds
+            return self.rounds if self.density < 1 else half // 5 if drawn else half
         if self.rule == "fedavg":
             return max(5, self.rounds // 20)  # one model for all devices: tested in a twentieth of the time
         drawn = self.data in ("mnist_2", "mnist_4", "setup_1") or self.rule == "mu=1e4"
@@ -67,12 +81,15 @@ class Case:
         """Readable, and different for different cases."""
         words = [self.data, str(self.samples), self.rule, "updates" if self.signal == "updates" else ""]
         words += [f"H-{self.heterogeneity}" if self.heterogeneity else "", self.deadline]
+        words += ["equality" if self.equality else "", f"density-{self.density}" if self.density < 1 else ""]
+        words += ["" if self.feedback else "no-feedback", "shuffled" if self.shuffled else ""]
+        words += [self.weights if self.weights != "trained" else ""]
         return "-".join(word for word in [*words, f"rounds-{self.rounds}", f"seed-{self.seed}"] if word)
 
     def table(self) -> dict[str, Any]:
         """The experiment, with every key that its numbers depend on."""
         source, partition = _DATA[self.data]
-        if self.data == "writers":
+        if partition["name"] == "writers":
             partition = {**partition, "per_device": max(1, self.samples // 90)}  # a writer has about 111 digits
         aggregator = aggregator_table(self.rule)
         if "filter" in aggregator:
@@ -93,9 +110,16 @@ class Case:
         if self.heterogeneity:
             ratio = POPULATIONS[self.heterogeneity]
             table["devices"] = {"name": "prescribed", "heterogeneity": self.heterogeneity, "ratio": ratio}
-            table["sparsifier"] = {"name": "top_k", "error_feedback": True}
+            table["sparsifier"] = {"name": "top_k", "error_feedback": self.feedback}
+            table["scheduler"]["density"] = self.density
             if self.deadline:
                 table["scheduler"] = {"name": "same_deadline", "deadline": self.deadline}
+        if self.equality:
+            table["scheduler"]["equality"] = True
+        if self.shuffled:
+            table["graph"]["shuffle"] = True
+        if self.weights != "trained":
+            table["weights"] = self.weights
         return table
 
     @property

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedfilt._types import Array
-from fedfilt.paper._cases import POPULATIONS
+from fedfilt.paper._cases import POPULATIONS, SCHEDULES
 from fedfilt.populations import Prescribed
 from fedfilt.schedulers import Everything, SameDeadline
 from fedfilt.sparsifiers import TopK
@@ -24,6 +24,9 @@ class Round(NamedTuple):
     idle_seconds: Array
     deadline: float | None
     end: float
+    work: Array  # epochs on all data that a device trains
+    fractions: Array  # of its data that it trains on
+    outcomes: tuple[str, ...]  # see `fedfilt.system.planning`
 
     @property
     def desync(self) -> float:
@@ -37,11 +40,18 @@ def population(heterogeneity: float, samples: int = 450) -> Hardware:
     return devices.draw(np.full(20, samples), BYTES, np.random.default_rng(0))
 
 
-def round_of(hardware: Hardware, deadline: str = "") -> Round:
-    """A round of those devices: everybody doing everything, or planned by a deadline rule."""
-    schedule: Schedule = (SameDeadline(deadline=deadline) if deadline else Everything())(hardware, BYTES)
-    work = np.array([plan.epochs * plan.data_fraction for plan in schedule.plans])
+def round_of(hardware: Hardware, schedule: str = "") -> Round:
+    """A round of those devices: everybody doing everything, or planned by one of the schedules."""
+    if schedule:
+        deadline, equality = SCHEDULES[schedule]
+        made: Schedule = SameDeadline(deadline=deadline, equality=equality)(hardware, BYTES)
+    else:
+        made = Everything()(hardware, BYTES)
+    work = np.array([plan.epochs * plan.data_fraction for plan in made.plans])
     compute = work * hardware.compute_seconds()
-    send = np.array([plan.density for plan in schedule.plans]) * hardware.send_seconds(BYTES)
+    send = np.array([plan.density for plan in made.plans]) * hardware.send_seconds(BYTES)
     end = float((compute + send).max())
-    return Round(compute, send, end - compute - send, schedule.deadline if deadline else None, end)
+    fractions = np.array([plan.data_fraction for plan in made.plans])
+    outcomes = tuple(plan.outcome for plan in made.plans)
+    left = end - compute - send
+    return Round(compute, send, left, made.deadline if schedule else None, end, work, fractions, outcomes)

@@ -1,4 +1,8 @@
-"""Pictures that only the paper's items need; others come from `fedfilt.show.figures`."""
+"""Pictures that only the paper's items need, fit to print; others come from `fedfilt.show.figures`.
+
+A column of the journal is 3.5 inches wide, a page 7.16; a pixel here is 1/96 inch. Lines differ in dash and symbol and
+colours in lightness, so that a picture can be read in grey.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,87 +14,171 @@ from plotly.subplots import make_subplots
 from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.paper._printed import WORDS
-from fedfilt.runs.rules import look
 
+COLUMN, PAGE = 336, 688  # pixels
 COLOURS = ["#000000", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9"]
+FONT = {"family": "Liberation Sans, Arial, Helvetica, sans-serif", "size": 10, "color": "#000000"}  # 7.5 point
+# Colour, dash, symbol: dark to light, and never two alike in grey
+LOOKS = {
+    "fedavg": ("#000000", "solid", "circle"),
+    "mu=0.1": ("#CC79A7", "dot", "diamond"),
+    "mu=1": ("#E69F00", "dashdot", "triangle-up"),
+    "mu=10": ("#009E73", "dash", "square"),
+    "mu=100": ("#0072B2", "longdash", "x"),
+    "mu=1e4": ("#D55E00", "dash", "cross"),
+    "local": ("#999999", "dot", "star"),
+    "before": ("#000000", "solid", "circle"),
+    "`slowest_minimum`": ("#E69F00", "dashdot", "triangle-up"),
+    "`fastest_full`, = T": ("#0072B2", "dash", "square"),
+    "`fastest_full`, <= T": ("#CC79A7", "dot", "diamond"),
+}
 
 
-def curves(panels: Mapping[str, Mapping[str, Array]], axis: str, columns: int = 2, low: float | None = None) -> Any:
+def to_print(figure: Any, width: int, height: int, **layout: Any) -> Any:
+    """The figure at a width and height on paper, in its fonts; the legend is below."""
+    legend = {"orientation": "h", "yanchor": "top", "xanchor": "center", "x": 0.5, "font": {"size": 9}}
+    legend |= {"itemwidth": 40, "y": -0.32 * 200 / max(height, 200)}
+    figure.update_layout(template="plotly_white", font=FONT, width=width, height=height, legend=legend)
+    figure.update_layout({"margin": {"l": 46, "r": 8, "t": 22, "b": 40}, **layout})
+    ticks = {"tickfont": {"size": 9}, "title": {"font": {"size": 10}, "standoff": 4}, "gridcolor": "#E5E5E5"}
+    lines = {"showline": True, "linecolor": "#000000", "linewidth": 0.7, "ticks": "outside", "ticklen": 3}
+    figure.update_xaxes(**ticks, **lines)
+    figure.update_yaxes(**ticks, **lines)
+    figure.for_each_annotation(lambda note: note.update(font={"size": 10, **note.font.to_plotly_json()} | {"size": 10}))
+    return figure
+
+
+def curves(
+    panels: Mapping[str, Mapping[str, Array]],
+    axis: str,
+    along: str = "round",
+    columns: int = 2,
+    low: float | None = None,
+) -> Any:
     """A panel per title with a curve per rule: (round, mean over seeds, each seed ...), the seeds' range as a band.
 
-    A rule may be followed by where it was tried, as in "mu=10, Setup 2": the second place is drawn in dots.
+    A rule may be followed by where it was tried, as in "mu=10, Setup 2": the second place is drawn with open symbols.
     """
+    columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure = make_subplots(rows, min(columns, len(panels)), subplot_titles=list(panels), vertical_spacing=0.12)
-    places = list(dict.fromkeys(name.partition(", ")[2] for lines in panels.values() for name in lines))
+    space = {"vertical_spacing": 0.16 if rows > 1 else 0.1, "horizontal_spacing": 0.1}
+    figure = make_subplots(rows, columns, subplot_titles=list(panels), **space)
+    shown: set[str] = set()
     for panel, lines in enumerate(panels.values()):
         place = {"row": panel // columns + 1, "col": panel % columns + 1}
-        for name, points in lines.items():
-            rule, _, where = name.partition(", ")
-            colour, dash, _ = look(rule)
-            dash = dash if len(places) == 1 else ("solid", "dot")[places.index(where)]
-            least, most = (points[:, 2:].min(axis=1), points[:, 2:].max(axis=1)) if len(points) else ([], [])
+        drawn = {name: (*_look(name), points) for name, points in lines.items() if len(points)}
+        for colour, _, _, points in drawn.values():  # all bands lie under all lines
+            least, most = points[:, 2:].min(axis=1), points[:, 2:].max(axis=1)
             x = np.concatenate([points[:, 0], points[::-1, 0]])
-            band = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}, "mode": "lines"}
-            band |= {"hoverinfo": "skip", "showlegend": False, "legendgroup": name}
+            band = {"fill": "toself", "fillcolor": colour, "opacity": 0.12, "line": {"width": 0}, "mode": "lines"}
+            band |= {"hoverinfo": "skip", "showlegend": False}
             figure.add_trace(go.Scatter(x=x, y=np.concatenate([most, least[::-1]]), **band), **place)
-            shown = {"name": name.replace(rule, WORDS[rule]), "legendgroup": name, "showlegend": panel == 0}
-            line = {"color": colour, "width": 2, "dash": dash}
-            figure.add_trace(go.Scatter(x=points[:, 0], y=points[:, 1], mode="lines", line=line, **shown), **place)
-    figure.update_xaxes(title="round")
-    figure.update_yaxes(title=axis, range=None if low is None else [low, None])
-    width = 520 * min(columns, len(panels)) + (120 if len(panels) > 1 else 240)
-    figure.update_layout(template="plotly_white", width=width, height=400 * rows + 40, margin={"t": 50})
-    return figure
+        for name, (colour, dash, symbol, points) in drawn.items():
+            every = max(1, len(points) // 5)  # symbols on a few points only
+            sizes = [5.0 if i % every == every - 1 else 0.0 for i in range(len(points))]
+            marker = {"symbol": symbol, "size": sizes, "color": colour, "line": {"width": 1, "color": colour}}
+            line = {"color": colour, "width": 1.5, "dash": dash}
+            words = {"name": _said(name), "legendgroup": name, "showlegend": name not in shown}
+            shown.add(name)
+            trace = go.Scatter(x=points[:, 0], y=points[:, 1], mode="lines+markers", line=line, marker=marker, **words)
+            figure.add_trace(trace, **place)
+    for number in range(1, columns + 1):
+        figure.update_xaxes(title=along, row=rows, col=number)
+    for number in range(1, rows + 1):
+        figure.update_yaxes(title=axis, row=number, col=1)
+    figure.update_yaxes(range=None if low is None else [low, None])
+    width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)
+    return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 75})
+
+
+def _look(name: str) -> tuple[str, str, str]:
+    """Colour, dash and symbol of a curve."""
+    if name in LOOKS:
+        return LOOKS[name]
+    rule, _, where = name.partition(", ")
+    colour, dash, symbol = LOOKS[rule]
+    return (colour, dash, symbol) if where.endswith("1") else (colour, "dot", f"{symbol}-open")
+
+
+def _said(name: str) -> str:
+    rule, comma, where = name.partition(", ")
+    known = {"before": "no schedule"}
+    return known.get(name) or (f"{WORDS[rule]}{comma}{where}" if rule in WORDS else name.replace("`", ""))
+
+
+def timelines(rounds: Mapping[str, Mapping[str, Array]], deadlines: Mapping[str, float | None]) -> Any:
+    """Rounds side by side, a device a line: computing, sending, waiting, against the deadline."""
+    looks = {
+        "compute_seconds": ("computes", "#1F4E79", ""),
+        "send_seconds": ("sends", "#F2C879", "/"),
+        "idle_seconds": ("waits", "#F4F4F4", ""),
+    }
+    titles = [name.replace("`", "") for name in rounds]
+    figure = make_subplots(1, len(rounds), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
+    for column, (name, seconds) in enumerate(rounds.items(), start=1):
+        for key, (words, colour, shape) in looks.items():
+            pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": "#000000", "size": 4, "solidity": 0.2}
+            marker = {"color": colour, "pattern": pattern, "line": {"color": "#555555", "width": 0.4}}
+            bar = {"orientation": "h", "marker": marker, "name": words, "showlegend": column == 1}
+            figure.add_trace(go.Bar(y=list(range(len(seconds[key]))), x=seconds[key], **bar), row=1, col=column)
+        if (end := deadlines[name]) is not None:
+            figure.add_vline(x=end, line={"color": "#000000", "dash": "dash", "width": 1}, row=1, col=column)
+        figure.update_xaxes(title="seconds", rangemode="tozero", row=1, col=column)
+    figure.update_yaxes(title="device, the fastest first", autorange="reversed", row=1, col=1)
+    return to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 75})
 
 
 def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
     """h(λ) = 1 / (1 + μλ) for several μ, one of them marked, over the graph's frequencies as lines."""
     figure = go.Figure()
-    x = np.linspace(0, float(graph.frequencies[-1]) * 1.02, 400)
+    x = np.linspace(0, float(graph.frequencies[-1]) * 1.02, 200)
     for frequency in graph.frequencies:
-        figure.add_vline(x=float(frequency), line={"color": "#BBBBBB", "width": 1})
+        figure.add_vline(x=float(frequency), line={"color": "#BBBBBB", "width": 0.7})
     for mu in strengths:
-        line = {
-            "color": look(f"mu={mu}").colour,
-            "dash": "dot" if mu == mark else "solid",
-            "width": 4 if mu == mark else 1.5,
-        }
+        colour, dash, _ = LOOKS.get(f"mu={mu:g}", ("#000000", "solid", ""))
+        line = {"color": colour, "dash": dash, "width": 2.5 if mu == mark else 1.5}
         figure.add_trace(go.Scatter(x=x, y=1 / (1 + mu * x), name=f"μ = {mu:g}", mode="lines", line=line))
     figure.update_xaxes(title="graph frequency λ", showgrid=False)
     figure.update_yaxes(title="response h(λ)", range=[0, 1.03])
-    figure.update_layout(template="plotly_white", width=760, height=440, margin={"t": 30})
-    return figure
+    return to_print(figure, COLUMN, 240, margin={"l": 40, "r": 8, "t": 8, "b": 70})
 
 
 def network(graph: Graph, positions: Array) -> Any:
-    """Devices with their numbers, coloured by room; links between rooms are thicker."""
+    """Devices with their numbers, a symbol and colour per room; links between rooms are thicker."""
     figure = go.Figure()
     rooms = np.zeros(graph.count, int) if graph.rooms is None else np.asarray(graph.rooms)
     for a, b in graph.edges:
         same = rooms[a] == rooms[b]
-        line = {"color": "#BBBBBB" if same else "#555555", "width": 1.5 if same else 3}
+        line = {"color": "#999999" if same else "#000000", "width": 1 if same else 2}
         ends = positions[[a, b]]
         figure.add_trace(go.Scatter(x=ends[:, 0], y=ends[:, 1], mode="lines", line=line, hoverinfo="skip"))
-    marker = {"size": 30, "color": [COLOURS[1 + room % 4] for room in rooms], "line": {"color": "white", "width": 2}}
+    looks = [("circle", "#FFFFFF"), ("square", "#F2C879"), ("hexagon", "#B8D8E8"), ("diamond", "#D9D9D9")]
+    marker = {
+        "size": 19,
+        "symbol": [looks[room % 4][0] for room in rooms],
+        "color": [looks[room % 4][1] for room in rooms],
+        "line": {"color": "#000000", "width": 1},
+    }
     numbers = [str(i) for i in range(graph.count)]
-    devices = {"x": positions[:, 0], "y": positions[:, 1], "text": numbers, "textfont": {"color": "white", "size": 13}}
+    devices = {"x": positions[:, 0], "y": positions[:, 1], "text": numbers, "textfont": {"size": 8}}
     figure.add_trace(go.Scatter(mode="markers+text", marker=marker, hoverinfo="text", **devices))
+    to_print(figure, COLUMN, 320, showlegend=False, margin={"l": 4, "r": 4, "t": 4, "b": 4})
     figure.update_xaxes(visible=False)
-    figure.update_yaxes(visible=False, scaleanchor="x")
-    figure.update_layout(template="plotly_white", showlegend=False, width=640, height=600, margin={"t": 10, "b": 10})
-    return figure
+    return figure.update_yaxes(visible=False, scaleanchor="x")
 
 
 def bars(groups: Sequence[str], columns: Mapping[str, Sequence[float]], axis: str) -> Any:
     """Bars side by side: for every name a number per group."""
     figure = go.Figure()
-    for (name, values), colour in zip(columns.items(), ["#999999", *COLOURS[1:]], strict=False):
-        shown = [f"{value:,.0f}" for value in values]
-        figure.add_trace(go.Bar(x=list(groups), y=list(values), name=name, text=shown, marker={"color": colour}))
+    looks = [("#FFFFFF", ""), ("#F2C879", "/"), ("#1F4E79", ""), ("#B8D8E8", "x")]
+    for (name, values), (colour, shape) in zip(columns.items(), looks, strict=False):
+        marker = {"color": colour, "line": {"color": "#000000", "width": 0.8}}
+        marker |= {"pattern": {"shape": shape, "fgcolor": "#000000", "size": 4, "solidity": 0.2}}
+        shown = {"text": [f"{value:,.0f}" for value in values], "textposition": "outside", "textfont": {"size": 8}}
+        words = "no schedule" if name == "before" else name.replace("`", "")
+        figure.add_trace(go.Bar(x=list(groups), y=list(values), name=words, marker=marker, cliponaxis=False, **shown))
     figure.update_yaxes(title=axis)
-    figure.update_layout(template="plotly_white", barmode="group", width=760, height=440, margin={"t": 30})
-    return figure
+    return to_print(figure, COLUMN, 260, barmode="group", margin={"l": 50, "r": 8, "t": 12, "b": 70})
 
 
 def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
@@ -98,12 +186,27 @@ def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
     figure = go.Figure()
     everything = np.concatenate([*points.values(), np.zeros((0, 2))])
     ends = [everything.min() - 2, everything.max() + 2] if len(everything) else [0, 100]
-    diagonal = {"color": "#BBBBBB", "dash": "dash"}
+    diagonal = {"color": "#999999", "dash": "dash", "width": 1}
     figure.add_trace(go.Scatter(x=ends, y=ends, mode="lines", line=diagonal, showlegend=False, hoverinfo="skip"))
-    for (name, dots), colour in zip(points.items(), ["#0072B2", "#D55E00"], strict=False):
-        marker = {"color": colour, "size": 9, "opacity": 0.8}
+    looks = [("#0072B2", "circle"), ("#D55E00", "triangle-up-open")]
+    for (name, dots), (colour, symbol) in zip(points.items(), looks, strict=False):
+        marker = {"color": colour, "size": 6, "symbol": symbol, "line": {"width": 1, "color": colour}}
         figure.add_trace(go.Scatter(x=dots[:, 0], y=dots[:, 1], name=name, mode="markers", marker=marker))
     figure.update_xaxes(title=axes[0])
     figure.update_yaxes(title=axes[1])
-    figure.update_layout(template="plotly_white", width=640, height=560, margin={"t": 30})
-    return figure
+    return to_print(figure, COLUMN, 300, margin={"l": 46, "r": 8, "t": 8, "b": 75})
+
+
+def histograms(panels: Mapping[str, Array], marks: Mapping[str, Sequence[float]]) -> Any:
+    """How numbers are distributed, a panel each, with marked values as dashed lines."""
+    figure = make_subplots(1, len(panels), horizontal_spacing=0.1)
+    for column, (name, values) in enumerate(panels.items(), start=1):
+        bar = {"marker": {"color": "#B8D8E8", "line": {"color": "#000000", "width": 0.4}}, "showlegend": False}
+        figure.add_trace(go.Histogram(x=values, nbinsx=40, histnorm="percent", **bar), row=1, col=column)
+        for mark in marks[name]:
+            line = {"color": "#000000", "dash": "dash", "width": 1}
+            note = {"annotation_text": f"{mark:g}", "annotation_font": {"size": 9}}
+            figure.add_vline(x=mark, line=line, row=1, col=column, **note)
+        figure.update_xaxes(title=name, row=1, col=column)
+    figure.update_yaxes(title="% of draws", row=1, col=1)
+    return to_print(figure, PAGE, 220, margin={"l": 46, "r": 20, "t": 22, "b": 40})

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import t as student
 
 from fedfilt.paper._cases import SETS, STRENGTHS, TABLE, Case
 from fedfilt.paper._items import Item
@@ -40,6 +42,39 @@ def spread(values: Iterable[float], digits: int = 1, sign: bool = False) -> str:
     return f"{text} ± {numbers.std(ddof=1):.{digits}f}" if len(numbers) > 1 else text
 
 
+class Interval(NamedTuple):
+    """Mean of numbers over seeds, and the 95 % interval of Student's t for what other seeds would give."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Interval | None":
+        """None for no numbers; of a single one the interval is unbounded.
+
+        >>> Interval.of([1.0, 2.0, 3.0]).said(2)
+        '+2.00 (95 % interval -0.48 to +4.48, 3 seeds)'
+        """
+        numbers = np.array(list(values), float)
+        if not len(numbers):
+            return None
+        mean, count = float(numbers.mean()), len(numbers)
+        if count == 1:
+            return cls(mean, -np.inf, np.inf, 1)
+        half = float(student.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count))
+        return cls(mean, mean - half, mean + half, count)
+
+    def said(self, digits: int = 2, unit: str = "", sign: bool = True) -> str:
+        """In words."""
+        plus = "+" if sign else ""
+        if self.seeds == 1:
+            return f"{self.mean:{plus}.{digits}f}{unit} (one seed)"
+        ends = f"{self.low:{plus}.{digits}f} to {self.high:{plus}.{digits}f}{unit}"
+        return f"{self.mean:{plus}.{digits}f}{unit} (95 % interval {ends}, {self.seeds} seeds)"
+
+
 def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
     """Differences seed by seed: the same data, start and batches on both sides."""
     return [one[seed] - other[seed] for seed in one if seed in other]
@@ -71,7 +106,7 @@ def accuracy_table(results: Results, data: str, test: str, rules: Sequence[str])
         head += [f"{size} samples", "between devices", "to FedAvg"]
     rows = []
     for rule in rules:
-        printed = ACCURACY[test].get(("writers" if data == "emnist" else data, rule))
+        printed = ACCURACY[test].get(("writers" if data in ("emnist", "femnist") else data, rule))
         row = [WORDS[rule], f"{printed[0]:.2f} ± {printed[1]:.2f}" if printed else "-"]
         for size in sizes(results):
             case = Case(data, rule, size, results.scope.rounds)

@@ -5,6 +5,7 @@ import numpy as np
 from fedfilt.filters import Tikhonov
 from fedfilt.graph.building import Building
 from fedfilt.mixing import mix
+from fedfilt.paper._figures import PAGE, to_print
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import table
@@ -33,4 +34,8 @@ def make(results: Results) -> Item:
         "rooms come to agree (the spread within rooms falls faster than the spread over all) though nobody told the "
         "filter what a room is. The paper's graph and signal are not given; these are drawn."
     )
-    return Item(text, {"graph_filtering": graph_signals(building, graph, panels)})
+    figure = to_print(graph_signals(building, graph, panels), PAGE, 620, margin={"l": 4, "r": 4, "t": 24, "b": 4})
+    figure.update_traces(marker={"size": 6}, selector={"mode": "markers"})
+    figure.update_layout(coloraxis={"colorscale": "Cividis"})  # light and dark in grey too
+    figure.update_xaxes(visible=False)
+    return Item(text, {"graph_filtering": figure.update_yaxes(visible=False)})

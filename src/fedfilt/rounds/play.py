@@ -26,6 +26,7 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     absent = {reply.device: reply.absent for reply in replies if reply.absent}
     counted = [reply for reply in replies if not reply.late and not reply.absent]
     stacked = Updates.stack(counted, count, size, state.models.dtype)
+    stacked = stacked.counting(experiment.hardware.samples) if experiment.weights == "held" else stacked
     watched = _watched(state, experiment, schedule, replies, stacked)
     updates = watched.updates
     if watched.back is None:

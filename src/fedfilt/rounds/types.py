@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from fedfilt.rounds.guard import Guard
 
 
+WEIGHTS = ("trained", "held")  # a device counts for the samples that it trained on in a round, or for all it holds
+
+
 class Cost(NamedTuple):
     """What a round costs a device in simulated time."""
 
@@ -78,6 +81,10 @@ class Updates(NamedTuple):
             )
         if not isinstance(self.weights, np.ndarray):
             raise ValueError(f"updates.weights must be a NumPy array, got {type(self.weights).__name__}")
+
+    def counting(self, held: Array) -> "Updates":
+        """The same, where every device that brings something counts for all samples it holds: κ of the paper."""
+        return self._replace(weights=np.where(self.weights > 0, held, 0.0))
 
     def trained(self, models: Array) -> Array:
         """(K, B) models + rows, in a new array; where few devices bring something, the rows of the others are not read.
@@ -270,6 +277,7 @@ class Experiment:
     events: Script | None = None  # if devices come, go or move
     guard: "Guard | None" = None  # what one device may do to others; None: anything
     guarded: int = 0  # numbers of a row whose length the guard looks at; 0: all
+    weights: str = "trained"  # or "held": the samples that a device counts for
 
     def __repr__(self) -> str:
         return brief(self)

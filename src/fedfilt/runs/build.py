@@ -92,6 +92,11 @@ class Run:
                     "participation.weights must be 'equal' for devices with data of their own: the edge server does "
                     f"not know their numbers of samples; got {config.participation.weights!r}"
                 )
+            if config.weights != "trained":
+                raise ValueError(
+                    "weights must be 'trained' for devices with data of their own: the edge server does not know how "
+                    f"many samples they hold; got {config.weights!r}"
+                )
             held = np.full(data.count, config.samples.train_range[1])
         blind, width = config.privacy.blind, len(self._first)
         whole = isinstance(config.scheduler, Everything) and config.scheduler.density == 1
@@ -272,6 +277,7 @@ class Run:
                 self._script(),
                 self.guard,
                 self.layout.size if seldom(config.client) else 0,
+                config.weights,
             )
 
     def _script(self) -> Script | None:

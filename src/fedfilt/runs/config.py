@@ -32,7 +32,7 @@ from fedfilt.rounds.kinds import Kinds
 from fedfilt.rounds.participation import Participation
 from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.timeline import Event
-from fedfilt.rounds.types import Evaluation
+from fedfilt.rounds.types import WEIGHTS, Evaluation
 from fedfilt.runs.tables import CheckpointTable, EngineTable, GraphTable, ModelTable
 from fedfilt.system.lateness import Lateness
 from fedfilt.topologies.paper import Paper
@@ -52,6 +52,8 @@ PARTS = {
     "model": ("models", "paper_cnn"),
 }
 DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
+# Defaults that were others in older versions, by (table, name): those of then do not count in a hash, those of now do
+EARLIER = {("graph", "distance"): {"reach": 6.0}}
 ADDED = ("client",)  # parts that older versions did not have: at their default they do not count in a hash
 # Options that stay when another part is named: they say what the place is, not how its devices are linked
 KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle", "control")}
@@ -77,6 +79,7 @@ class Config:
 
     seed: int = 0
     rounds: int = 200
+    weights: str = "trained"
     data: Any = None
     partition: Any = None
     samples: Sizes = Sizes()
@@ -101,6 +104,7 @@ class Config:
     def __post_init__(self) -> None:
         check_count("seed", self.seed, low=0)
         check_count("rounds", self.rounds)
+        check_choice("weights", self.weights, WEIGHTS)
 
     def table(self, changed: bool = False) -> Table:
         """The resolved experiment as a table: every key with its value, or only keys that are not at their default."""
@@ -117,6 +121,10 @@ class Config:
     def counted(self) -> Table:
         """The keys that count in the hash."""
         table = {key: value for key, value in self.table(changed=True).items() if key not in (*PLACE, "guard")}
+        for (part, name), earlier in EARLIER.items():
+            if part in table and table[part]["name"] == name:
+                options = {**dict.fromkeys(earlier, "default"), **table[part]}
+                table[part] = {key: value for key, value in options.items() if earlier.get(key) != value}
         return table | {"guard": _table_of(self.guard)} if self.guard.on else table
 
     def toml(self) -> str:

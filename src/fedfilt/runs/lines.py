@@ -32,11 +32,10 @@ LISTS = ("late", "rejected", "joined", "left", "moved", "away", "drawn")  # of d
 
 def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
     """A record as a line of metrics.jsonl; `before` is the line of the round before, None for the first."""
-    trained = np.isfinite(record.losses)
     line: Table = {
         "round": record.round,
         "seconds": round(record.seconds, 4),
-        "loss": float(record.losses[trained].mean()) if trained.any() else None,
+        "loss": _loss(run, record),
         "samples": int(record.samples.sum()),
         "time": _time(run, record),
     }
@@ -61,6 +60,16 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
         if tests is not None:
             line[name] = summary(tests, run.data, run.trainer.goal)
     return line
+
+
+def _loss(run: "Run", record: Record) -> float | None:
+    """The paper's objective Σ κ_i L_i over the devices that trained: weighted as the models are mixed."""
+    trained = np.isfinite(record.losses)
+    counts = run.hardware.samples if run.config.weights == "held" else record.samples
+    weights = np.where(trained & (record.samples > 0), counts, 0)
+    if not weights.any():
+        return float(record.losses[trained].mean()) if trained.any() else None
+    return float(np.average(record.losses[trained], weights=weights[trained]))
 
 
 def _spent(run: "Run", record: Record, before: Table | None) -> Table:

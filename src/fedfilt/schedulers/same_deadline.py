@@ -14,8 +14,11 @@ from fedfilt.system.planning import RULES, Demands, Optimum, deadline, solve_dem
 class SameDeadline:
     """Every device does as much as it can by a common deadline: problem P'', solved exactly in `system/planning.py`.
 
-    `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally; `slow_clocks` lets
-    devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility concave.
+    `equality` demands that every device ends exactly at the deadline, as C1 of the paper is printed; a device that
+    cannot (no whole number of epochs, all it may do, or its battery ends before) does as much as it can by it, as
+    without. `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally;
+    `slow_clocks` lets devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility
+    concave.
 
     >>> from fedfilt.populations import Prescribed
     >>> devices = Prescribed(0.31, 1.92).draw(np.full(20, 450), 212024, np.random.default_rng(0))
@@ -35,6 +38,7 @@ class SameDeadline:
     exponent: float = 1.0
     bandwidth: str = "equal"
     slow_clocks: bool = False
+    equality: bool = False
 
     def __post_init__(self) -> None:
         check_choice("deadline", self.deadline, RULES)
@@ -52,7 +56,7 @@ class SameDeadline:
             # A narrower band takes more joules to send in: where a battery cannot afford that, the split stays equal
             if (better.affordable | ~demands.affordable).all() and sooner <= end:
                 hardware, demands, end = anew, better, sooner
-        plans = solve_demands(demands, end)
+        plans = self._solved(demands, end)
         taken = working & (plans.epochs > 0)
         if not taken.any():
             raise ValueError(f"no device can do its least by the deadline of {end:.4g} s; allow more time")
@@ -78,6 +82,14 @@ class SameDeadline:
             ],
             end,
         )
+
+    def _solved(self, demands: Demands, end: float) -> Optimum:
+        """The optimum by the deadline; with `equality` at it, where a device can end there."""
+        within = solve_demands(demands, end)
+        if not self.equality:
+            return within
+        exact = solve_demands(demands, end, equality=True)
+        return Optimum(*(np.where(exact.epochs > 0, *pair) for pair in zip(exact, within, strict=True)))
 
     def _bounds(self, hardware: Hardware, update_bytes: int, working: Array) -> tuple[Demands, float]:
         """What the devices ask for, and the deadline that follows."""
