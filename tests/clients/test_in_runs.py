@@ -361,6 +361,12 @@ def test_a_simulation_over_flower_that_was_interrupted_has_the_same_bits(tmp_pat
     assert last[0] == last[1]  # of the models that devices decide with
 
 
+def test_both_halves_of_feddyn_have_the_same_alpha():
+    with pytest.raises(ValueError, match=r"must be the same, got 0\.1 and 0\.5"):
+        Run(from_table({**SMALL, "client": "feddyn", "aggregator": {"name": "feddyn", "alpha": 0.5}}))
+    assert with_rule(from_table(SMALL), "feddyn:alpha=0.5").aggregator == FedDyn(0.5)
+
+
 def test_the_rule_scaffold_needs_its_client():
     with pytest.raises(ValueError, match="the rule scaffold needs rows of the client scaffold"):
         Run(from_table({**SMALL, "aggregator": "scaffold"}))

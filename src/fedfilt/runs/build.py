@@ -16,7 +16,9 @@ from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
+from fedfilt.aggregators.feddyn import FedDyn
 from fedfilt.aggregators.scaffold import Scaffold
+from fedfilt.clients.feddyn import FedDyn as FedDynClient
 from fedfilt.data import FederatedData
 from fedfilt.data.deal import held_out
 from fedfilt.data.store import Store
@@ -119,6 +121,11 @@ class Run:
         belongs = getattr(client, "rule", "fedavg")
         if belongs != "fedavg" and _parts.name_of(rule, "aggregators") != belongs:
             log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
+        if isinstance(client, FedDynClient) and isinstance(rule, FedDyn) and client.alpha != rule.alpha:
+            raise ValueError(
+                f"client.alpha and aggregator.alpha of FedDyn must be the same, got {client.alpha:g} and "
+                f"{rule.alpha:g}; --rules feddyn:alpha=0.1 sets both"
+            )
         by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
         if isinstance(rule, Scaffold) and (by_kind or travels(client) != ("control",)):
             raise ValueError(
