@@ -21,8 +21,10 @@ from fedfilt.runs.compare import compare
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.schedulers import Everything
+from fedfilt.show.dashboard.page import neighbours
 from fedfilt.show.shares import taken
 from helpers import MINE, SMALL, finish, process, some_data
 
@@ -314,6 +316,16 @@ def test_a_graph_is_learned_from_models_alone(tmp_path):
         run.learn_graph()
         found.append(run.graph.hash)
     assert found[0] == found[1]
+
+
+def test_the_dashboard_says_what_shares_are_of(tmp_path):
+    """A client that decides with a model of its own is given a row, and that is what the shares are of."""
+    finish(tmp_path, rounds=1, client="ditto", aggregator="fedavg")
+    assert "row that it was given is made of (the client ditto decides" in str(neighbours(Records(tmp_path), 0, None))
+    path = tmp_path / "config.toml"
+    for name, words in (("plain", "its new model is made of"), ("mine:Client", "mine:Client may decide with another")):
+        path.write_text(path.read_text().replace('"ditto"', f'"{name}"').replace('"plain"', f'"{name}"'))
+        assert words in str(neighbours(Records(tmp_path), 0, None))
 
 
 def test_pages_show_runs_of_rules_that_remember(tmp_path):
