@@ -72,7 +72,7 @@ def compare(
     seeds: int = 1,
     folder: str | Path | None = None,
     *,
-    over: Sequence[str] = (),
+    over: str | Sequence[str] | Mapping[str, Sequence[Any]] = (),
     resume: bool = False,
     data_dir: str | Path | None = None,
     progress: bool | None = None,
@@ -83,9 +83,11 @@ def compare(
 
     Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
     `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
-    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
+    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05", several of them, or
+    {"training.learning_rate": [0.01, 0.05]}: see `fedfilt.runs.sweep`.
     For the rest see `run`.
     """
+    over = _axes(over)
     made = config_of(config, overrides, trust_code)
     names = named(rules if isinstance(rules, str) else ",".join(rules))
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
@@ -111,6 +113,19 @@ def compare(
         table["chosen"] = [row.rule for row in chosen] if chosen != rows else None
     write_atomically(place / "comparison.json", json.dumps(table, indent=1).encode())
     return Comparison.of(place)
+
+
+def _axes(over: str | Sequence[str] | Mapping[str, Sequence[Any]]) -> list[str]:
+    """Settings to try, as on the command line.
+
+    >>> _axes({"client.weight": [0.1, 1], "graph": ["rooms"]}), _axes("client.weight=0.1,1")
+    (['client.weight=0.1,1', 'graph=rooms'], ['client.weight=0.1,1'])
+    """
+    if not isinstance(over, Mapping):
+        return [over] if isinstance(over, str) else list(over)
+    tried = {key: [values] if isinstance(values, str) else values for key, values in over.items()}
+    told = {key: [one if isinstance(one, str) else json.dumps(one) for one in values] for key, values in tried.items()}
+    return [f"{key}={','.join(values)}" for key, values in told.items()]
 
 
 def report(runs: Any, out: str | Path | None = None) -> Path:
