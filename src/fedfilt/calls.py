@@ -74,7 +74,7 @@ def compare(
     seeds: int = 1,
     folder: str | Path | None = None,
     *,
-    over: Sequence[str] = (),
+    over: str | Sequence[str] | Mapping[str, Sequence[Any]] = (),
     tuned: Tuned | str | Path | None = None,
     against: str | None = None,
     controls: bool = False,
@@ -88,11 +88,13 @@ def compare(
 
     Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
     `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
-    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
+    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05", several of them, or
+    {"training.learning_rate": [0.01, 0.05]}: see `fedfilt.runs.sweep`.
     With `controls`, every rule that uses the graph is played on the shuffled, the complete and the empty graph too.
     `tuned` is what `tune` gave, or its folder: then each rule has the settings that were chosen for it. Over several
     seeds, all are compared with the rule `against`: fine-tuning if it takes part, else FedAvg. For the rest see `run`.
     """
+    over = _axes(over)
     made = config_of(config, overrides, trust_code)
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
     place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
@@ -180,6 +182,19 @@ def _follow(bar: Any, name: str, steps: Iterable[comparing.Played], total: int) 
         words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
         bar.update(task, completed=step.before + step.line["round"], description=words)
     bar.update(task, completed=total)
+
+
+def _axes(over: str | Sequence[str] | Mapping[str, Sequence[Any]]) -> list[str]:
+    """Settings to try, as on the command line.
+
+    >>> _axes({"client.weight": [0.1, 1], "graph": ["rooms"]}), _axes("client.weight=0.1,1")
+    (['client.weight=0.1,1', 'graph=rooms'], ['client.weight=0.1,1'])
+    """
+    if not isinstance(over, Mapping):
+        return [over] if isinstance(over, str) else list(over)
+    tried = {key: [values] if isinstance(values, str) else values for key, values in over.items()}
+    told = {key: [one if isinstance(one, str) else json.dumps(one) for one in values] for key, values in tried.items()}
+    return [f"{key}={','.join(values)}" for key, values in told.items()]
 
 
 def report(runs: Any, out: str | Path | None = None) -> Path:

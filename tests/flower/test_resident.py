@@ -47,9 +47,11 @@ from deployments import (
 from fedfilt._trust import without_trust
 from fedfilt.data.own import read
 from fedfilt.engines.flower._compat import Fleet, Unreachable, internals
+from fedfilt.engines.flower.engine import Seen
 from fedfilt.engines.flower.identity import registered
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.control import control
+from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.write import experiment_of
 from fedfilt.runs.config import from_table
 from helpers import MINE, SLOW, call, command, process, until
@@ -200,6 +202,20 @@ def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_p
     assert [told[f"device-{n:03d}"]["last_round"] for n in range(4)] == [3] * 4
     assert {told[name]["samples"] for name in told} == {len(held.train_y)}
     assert abs(told["device-000"]["clock_ahead"]) < 60
+
+
+def test_the_status_has_the_score_of_the_task(tmp_path):
+    building = written(tmp_path)
+    (building / "server" / "run").mkdir()
+    (building / "server" / "run" / "config.toml").touch()
+    line = {"round": 1, "mixed": {"local": {"devices": [12.5] * 4, "metric": "rmse", "lower": True}}}
+    Members(building / "server").report(line, {0: Seen(1, time.time(), 20)})
+    told = status(building)["device-000"]
+    assert (told["score"], told["metric"]) == (12.5, "rmse")
+    shown = call("deploy", "status", "--building", building).stdout
+    assert "RMSE" in shown
+    assert "12.5" in shown
+    assert "accuracy" not in shown
 
 
 def test_a_public_test_is_only_on_the_server(tmp_path):
@@ -454,7 +470,7 @@ def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
     record(building / "devices" / "kitchen-lamp", seed=9)
     devices.start("kitchen-lamp")
     until(lambda: "kitchen-lamp" in status(building), "the lamp is known")
-    until(lambda: status(building)["kitchen-lamp"]["accuracy"] is not None, "the lamp takes part")
+    until(lambda: status(building)["kitchen-lamp"]["score"] is not None, "the lamp takes part")
     assert status(building)["kitchen-lamp"]["online"]
 
     lost = tmp_path / "lost"
@@ -613,7 +629,7 @@ def test_what_the_owner_switches_off_is_not_told(tmp_path, kept):
     assert status(building)["device-002"]["samples"] is None
     assert line["mixed"]["local"]["devices"][2] is None
     assert line["mixed"]["local"]["devices"][1] is not None
-    assert status(building)["device-002"]["accuracy"] is None
+    assert status(building)["device-002"]["score"] is None
 
 
 @pytest.mark.skipif(EMULATED not in os.environ, reason="`make aarch64` sets up the emulated CPU and runs this")

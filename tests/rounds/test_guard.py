@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -207,6 +208,30 @@ def test_without_clipping_the_run_goes_back_and_names_who_caused_it():
     assert np.isfinite(state.models).all()
     assert accuracy(records[-1]) > accuracy(records[3])
     assert np.median(records[4].mixed.global_loss) > 100  # it was spoilt
+
+
+def test_a_device_whose_reply_does_not_count_keeps_what_it_had():
+    """In quarantine, or in a round that is taken back: its client's state and its unsent rest stay as they were."""
+    scheduler = {"name": "everything", "epochs": 1, "density": 0.5}
+    for change, guard, first in ((flip, {"strikes": 1}, 1), (once, {"clip": 0.0, "cap": 0.0}, 6)):
+        run = Run(
+            from_table({**TABLE, "client": "ditto", "aggregator": "fedavg", "guard": guard, "scheduler": scheduler})
+        )
+        with run.experiment() as experiment:
+            hostile = replace(experiment, engine=Hostile(experiment.engine, change))
+            states, records = zip(*islice(play(run.start(), hostile), 7), strict=True)
+        events = told(records, "quarantined", "setback")
+        assert events[0][0] == first
+        before = states[first - 2] if first > 1 else run.start()
+        shut = [0] if change is flip else range(len(before.models))
+        for device in shut:
+            assert states[first - 1].accepted[device] == first - 1
+            kept = [state.clients.get(device, {}).get("personal") for state in (before, states[first - 1])]
+            np.testing.assert_array_equal(*kept)
+        left = [np.zeros(1) if state.residuals is None else state.residuals[0] for state in (before, states[first - 1])]
+        assert not (left[0] - left[1]).any()
+        others = states[first - 1].accepted[1:]
+        assert (others == (first if change is flip else first - 1)).all()
 
 
 def test_a_run_that_cannot_get_well_says_who_is_the_likely_cause():

@@ -33,7 +33,9 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
         models, kept = mixed(experiment.aggregator, state, updates, experiment.graph)
     else:
         models, kept = watched.back, Remembered.of(state.memory).named()
-    after = _after(state, models, counted, {**watched.memory, **kept})
+    shut = (stacked.weights > 0) & ((updates.weights == 0) | (watched.back is not None))  # what the guard did not use
+    final = [reply for reply in counted if not shut[reply.device]]
+    after = _after(state, models, final, {**watched.memory, **kept})
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
     before = after._replace(models=state.models + updates.rows) if due and experiment.evaluation.trained else None
     trained, tested = (None if which is None else engine.test(which) for which in (before, after if due else None))
@@ -53,7 +55,7 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
 
 
 def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mapping[str, Array]) -> State:
-    """The state after a round: what replies that count have brought is final."""
+    """The state after a round: what replies that count have brought is final; other devices stay as they were."""
     done, (count, size), came = state.round + 1, state.models.shape, [reply.device for reply in counted]
     accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
     accepted[came] = done

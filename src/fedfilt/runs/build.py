@@ -16,6 +16,8 @@ from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
+from fedfilt.aggregators.feddyn import FedDyn
+from fedfilt.clients.feddyn import FedDyn as FedDynClient
 from fedfilt.data import FederatedData
 from fedfilt.data.deal import held_out
 from fedfilt.data.store import Store
@@ -135,6 +137,11 @@ class Run:
             if seldom(client):
                 raise ValueError(f"the client {type(client).__name__} needs aggregator = {belongs!r}, got {rule}")
             log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
+        if isinstance(client, FedDynClient) and isinstance(rule, FedDyn) and client.alpha != rule.alpha:
+            raise ValueError(
+                f"client.alpha and aggregator.alpha of FedDyn must be the same, got {client.alpha:g} and "
+                f"{rule.alpha:g}; --rules feddyn:alpha=0.1 sets both"
+            )
         by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
         needed = getattr(rule, "travels", None)  # with models, in the rows that the rule knows how to read
         if needed is not None and (by_kind or travels(client) != needed):

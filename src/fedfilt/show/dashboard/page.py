@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 
+from fedfilt._parts import find, names
 from fedfilt.runs.groups import furthest, groups
 from fedfilt.runs.records import Records
 from fedfilt.show import figures
@@ -13,6 +14,7 @@ from fedfilt.show.dashboard.folders import run_key
 from fedfilt.show.dashboard.steering import complaint
 from fedfilt.show.shares import taken
 from fedfilt.show.words import dated, heading, last, metric_of
+from fedfilt.training.client import is_personal
 from fedfilt.training.goal import ACCURACY
 
 EVENTS, CURVES, NEIGHBOURS = 60, 12, 8  # shown at most
@@ -352,7 +354,18 @@ def neighbours(run: Records | None, device: int, number: int | None) -> Any:
         who = "itself" if one.device == device else f"device {one.device}"
         how = "" if one.device == device else "linked" if one.linked else "through others"
         rows.append(html.Tr([html.Td(who), html.Td(f"{one.share:.1%}"), html.Td(how)]))
-    return html.Table([html.Caption("its new model is made of"), html.Tbody(rows)], className="neighbours")
+    return html.Table([html.Caption(_made_of(run)), html.Tbody(rows)], className="neighbours")
+
+
+def _made_of(run: Records) -> str:
+    """What the shares are of: the model that a device decides with, or the row that its client makes one of."""
+    client = run.resolved.get("client", "plain")
+    name = str(client.get("name", "plain") if isinstance(client, dict) else client)
+    if ":" in name:  # code of others is not run to look at it
+        return f"the row that it was given is made of (the client {name} may decide with another model)"
+    if name in names("clients") and is_personal(find("clients", name)):
+        return f"the row that it was given is made of (the client {name} decides with a model of its own)"
+    return "its new model is made of"
 
 
 def _named(words: str) -> Any:
