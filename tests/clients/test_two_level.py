@@ -1,6 +1,7 @@
 """two_level in whole runs: when it personalises, what that costs, who has no personal model, and what is refused."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.rules import rule_name, with_rule
+from fedfilt.show.shares import taken
 from fedfilt.training.client import Own
 from fedfilt.training.trainer import Trainer
 from fedfilt.training.work import Desk, personal, work
@@ -123,7 +125,7 @@ def test_a_device_that_took_no_part_answers_with_the_shared_model(tmp_path):
         np.testing.assert_array_equal(run.layout.row(tensors), first[device])
 
 
-@pytest.mark.parametrize("start", ["neighbours", "own"])
+@pytest.mark.parametrize("start", ["neighbours", "mean", "own"])
 def test_a_device_that_joins_later_has_no_personal_model(tmp_path, start):
     events = [{"round": 1, "leave": 5}, {"round": 6, "join": 5, "start": start}]
     _, run, state = played(tmp_path / "run", events=events)
@@ -224,6 +226,8 @@ def test_a_run_whose_devices_average_is_not_exported_as_one_model(tmp_path):
         assert "answers with the average of 2 models" in done.stderr.replace("\n", " ")
     ran = call("report", tmp_path / "run")
     assert ran.returncode == 0, ran.stderr
+    shares = taken(fedfilt.Records(tmp_path / "run"), [0])[0]
+    assert [part.share for part in shares] == pytest.approx([1 / 20] * 9)  # as FedAvg does
 
 
 # --- by name, and what is refused -------------------------------------------------------------------------------------
@@ -269,7 +273,8 @@ def test_two_level_and_its_rule_need_each_other():
 
 def test_links_and_readings_change_the_personal_models_alone(tmp_path):
     found = []
-    for name, rule in {"a": {}, "b": {"links": True}, "c": {"reading": "balanced"}}.items():
+    options: dict[str, dict[str, Any]] = {"a": {}, "b": {"links": True}, "c": {"reading": "balanced"}}
+    for name, rule in options.items():
         _, run, state = played(tmp_path / name, aggregator={"name": "empirical_bayes", **rule})
         found.append(blocks(run, state["models"]))
     for other in found[1:]:

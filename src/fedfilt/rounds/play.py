@@ -81,7 +81,7 @@ def _watched(
     diverged = {reply.device: reply.absent for reply in replies if reply.diverged}
     held = experiment.hardware.samples  # as the server knows, not as a device says
     work = np.array([p.epochs * p.samples(n) for p, n in zip(schedule.plans, held, strict=True)], float)
-    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.guarded)
+    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.model_size)
 
 
 def _jobs(state: State, schedule: Schedule, rounds: int) -> list[Job]:
