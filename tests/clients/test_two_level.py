@@ -82,6 +82,9 @@ def test_ordinary_rounds_cost_what_fedavg_does_and_one_costs_more(tmp_path):
     assert [found is None for found in measured] == [True, True, True, False, True, True]
     assert 0 < measured[3]["halves"] <= 1
     assert len(measured[3]["reliability"]) == 20
+    kept = fedfilt.Records(tmp_path / "two")
+    assert kept.rounds[3]["measured"]["linked"] == measured[3]["linked"]
+    assert kept.line(4)["measured"] == measured[3]
     assert measured[3]["linked_pairs"] + measured[3]["unlinked_pairs"] == 190
     assert not [line for line in lines if line.get("events")], "the guard minds nothing"
     assert not np.concatenate(blocks(run, state["models"])[2:]).any()
