@@ -221,6 +221,17 @@ def own_loss(outputs, labels):
     return 2 * nn.functional.cross_entropy(outputs, labels)
 
 
+def test_models_are_also_tested_before_mixing_and_on_held_out_samples(tmp_path):
+    often = {"every": 1, "trained": True, "validation": 0.3}
+    lines, *_ = played(tmp_path / "two", evaluation=often)
+    plain, *_ = played(tmp_path / "one", evaluation=often, client="plain", aggregator="fedavg")
+    for mine, theirs in zip(lines, plain, strict=True):  # while devices have no personal model, all is FedAvg's
+        if mine["round"] <= 4:
+            assert mine["trained"]["local"]["mean"] == theirs["trained"]["local"]["mean"]
+    assert lines[2]["mixed"]["validation"]["mean"] == plain[2]["mixed"]["validation"]["mean"]
+    assert lines[5]["mixed"]["validation"]["mean"] != plain[5]["mixed"]["validation"]["mean"]
+
+
 def test_a_run_whose_devices_average_is_not_exported_as_one_model(tmp_path):
     finish(tmp_path / "run", rounds=1, client=QUICK, aggregator="empirical_bayes")
     for kind in ("--c", "--onnx"):
