@@ -50,7 +50,7 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
     if record.kept is not None:
         line["kept_bytes"] = record.kept.tolist()
     if record.measured:
-        line["measured"] = {name: np.round(found, 6).tolist() for name, found in record.measured.items()}
+        line["measured"] = {name: np.round(found.astype(float), 6).tolist() for name, found in record.measured.items()}
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
