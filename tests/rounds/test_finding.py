@@ -25,7 +25,7 @@ from fedfilt.show.figures import building
 from fedfilt.show.report.page import page
 from fedfilt.show.words import found_in_words
 from fedfilt.topologies import Found
-from helpers import SMALL, finish
+from helpers import ROOM, SMALL, finish
 
 FOUND = {"graph": {"name": "found", "every": 2}, "partition": {"name": "rotated"}}
 
@@ -220,6 +220,22 @@ def test_a_run_whose_graph_is_found_again_survives_a_kill(tmp_path, more):
     assert finish(tmp_path / "fixed", **{**table, "graph": "found"})["models_sha256"] != whole["models_sha256"]
     two = finish(tmp_path / "two", **{**table, "engine": {"workers": 2}})
     assert two["models_sha256"] == whole["models_sha256"]
+
+
+@pytest.mark.slow(10)
+def test_a_simulation_over_flower_finds_the_same_graphs(tmp_path):
+    table = {
+        **ROOM,
+        "graph": {"name": "found", "every": 2, "graph": ROOM["graph"]},
+        "rounds": 4,
+        "checkpoint": {"every": 2},
+    }
+    here = finish(tmp_path / "here", **table)
+    there = finish(tmp_path / "there", **{**table, "engine": {"name": "flower"}})
+    assert there["models_sha256"] == here["models_sha256"]
+    lines = [[line.get("graph") for line in read_lines(tmp_path / name)] for name in ("here", "there")]
+    assert lines[0] == lines[1]
+    assert lines[0][1] is not None
 
 
 def test_what_was_found_is_recorded_and_shown(tmp_path):
