@@ -258,9 +258,10 @@ def test_what_was_found_is_recorded_and_shown(tmp_path):
     assert words.removesuffix(".") in page([run])
     damaged = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in damaged.read_text().splitlines()]
-    lines[-1]["graph"] = {"edges": [[0, 99]], "weights": [1.0]}
-    damaged.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert Records(tmp_path / "run").moment().graph.hash == run.graph.hash
+    for odd in ({"edges": [[0, 99]]}, {"edges": 3}, {"edges": [[0, 1]], "weights": ["a"]}, {"count": 10**9}):
+        lines[-1]["graph"] = odd
+        damaged.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert Records(tmp_path / "run").moment().graph.hash == run.graph.hash
     assert found_in_words(Records(tmp_path / "none")) == ""
 
 

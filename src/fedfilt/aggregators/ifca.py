@@ -22,6 +22,7 @@ class IFCA:
     """
 
     clusters: int = 2
+    linear = False
 
     def __post_init__(self) -> None:
         check_count("aggregator.clusters", self.clusters, low=2, high=100)
