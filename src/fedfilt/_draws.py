@@ -20,6 +20,9 @@ class Key(IntEnum):
     VALIDATION = 2**30 + 5  # which training samples are held out
     HOLDOUT = 2**30 + 6  # before a device: which of its samples test it instead
     TUNING = 2**30 + 20  # before a key of the experiment: values of it that are tried
+    ADVICE = (
+        2**30 + 21
+    )  # alone: shuffled links and devices drawn anew; before a device: which samples are in which half
 
 
 class RoundKey(IntEnum):
