@@ -36,6 +36,7 @@ from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config
+from fedfilt.runs.rules import rule_name
 from fedfilt.training.client import TESTING
 
 ROUNDS, EPOCHS = 20, 10  # of the probe: rounds of FedAvg, and epochs of fine-tuning after them
@@ -84,6 +85,7 @@ class Advice:
     """What was measured, and what follows."""
 
     experiment: str  # how it is named on the command line
+    own: str  # the rule that it names itself
     measured: Measured
     labels: float | None  # how far likeness is likeness of labels; None: nothing told of them
     counted: bool  # by label counts that devices share; else by the output layer
@@ -101,11 +103,11 @@ class Advice:
 
     @property
     def rules(self) -> list[str]:
-        """The rules to compare, the advised one first; those that are strong on a device's own data after it."""
+        """The rules to compare, the advised one first; fine-tuning, FedAvg and the experiment's own take part."""
         both = "two_level" if "two_level" in _parts.names("clients") else "finetune"
         strong = self.graph != "none" and getattr(self, self.graph).more >= STRONG
         rules = ["mu=10", both] if strong else [both, "mu=1"] if self.graph != "none" else [both]
-        return list(dict.fromkeys([*rules, "finetune", "fedavg"]))
+        return list(dict.fromkeys([*rules, "finetune", "fedavg", self.own]))
 
     @property
     def command(self) -> str:
@@ -268,7 +270,9 @@ def advise(
     clusters = [np.flatnonzero(group == number).tolist() for number in range(count)]
     clusters = [devices for devices in clusters if len(devices) > 1]
     told = judgements.get("given"), judgements.get("found")
-    return Advice(name, measured, labels, share_labels, *told, clusters, found_by(config), why)
+    return Advice(
+        name, rule_name(config.table()), measured, labels, share_labels, *told, clusters, found_by(config), why
+    )
 
 
 def verdict(links: Links, labels: float | None) -> str:
