@@ -56,6 +56,7 @@ def for_type_checkers(file):
 
 def test_public_names_are_pinned():
     assert fedfilt.__all__ == [
+        "Advice",
         "Building",
         "Comparison",
         "Config",
@@ -86,6 +87,7 @@ def test_public_names_are_pinned():
         "Training",
         "Tuned",
         "Updates",
+        "advise",
         "aggregators",
         "clients",
         "compare",

@@ -1,6 +1,7 @@
 """Experiments in one call each: what the command line does, and what Python calls."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from fedfilt._checks import check_count
 from fedfilt._files import write_atomically
 from fedfilt._progress import progress_bar, shown
 from fedfilt.data.store import store_with
+from fedfilt.runs import advice, tuning
 from fedfilt.runs import compare as comparing
-from fedfilt.runs import tuning
+from fedfilt.runs.advice import ROUNDS, Advice
 from fedfilt.runs.build import Run
 from fedfilt.runs.comparison import Comparison
 from fedfilt.runs.config import Config, config_of
@@ -169,6 +171,37 @@ def tune(
         steps = tuning.tune(made, names, budget, numbers, place, resume, store_with(bar, data_dir))
         _follow(bar, place.name, steps, made.rounds * len(names) * (budget // len(numbers)) * len(numbers))
     return Tuned.of(place)
+
+
+def advise(
+    run: Given | Records,
+    *,
+    rounds: int = ROUNDS,
+    share_labels: bool = False,
+    data_dir: str | Path | None = None,
+    trust_code: bool = False,
+    **overrides: Any,
+) -> Advice:
+    """Say whether a graph helps an experiment, given or found, and which rule to take, without looking at its data.
+
+    `run` is an experiment as in `run`, or a run: its folder or its records, of which the experiment is taken, and where
+    the measurement and the advice are kept: the first to be used again, the second for the dashboard. A probe trains so
+    many `rounds` of FedAvg, then every device fine-tunes. With `share_labels`, devices also tell how many samples of
+    each label they have. See docs/choosing.md.
+    """
+    folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
+    folder = folder if folder is not None and (folder / "config.toml").is_file() else None
+    given = folder / "config.toml" if folder is not None else run
+    if isinstance(given, Records):
+        raise ValueError(f"{run} has no config.toml, which says what its experiment is")
+    made = config_of(given, overrides, trust_code)
+    words = [str(given) if isinstance(given, str | Path) else "EXPERIMENT.toml"]
+    words += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    with progress_bar(False) as bar:
+        found = advice.advise(made, shlex.join(words), store_with(bar, data_dir), rounds, share_labels, folder)
+    if folder is not None:
+        found.save(folder)
+    return found
 
 
 def _named(rules: str | Sequence[str]) -> list[str]:

@@ -233,3 +233,6 @@ def test_a_rival_of_one_file_takes_part(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert "difference to finetune" in done.stdout
     assert "rival_tuned:Halfway" in done.stdout
+    done = call("advise", file, "client=rival_tuned:Halfway", "aggregator=fedavg", "--rounds", 1)
+    assert done.returncode == 0, done.stderr
+    assert "rival_tuned:Halfway" in done.stdout

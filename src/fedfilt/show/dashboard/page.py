@@ -7,6 +7,7 @@ import numpy as np
 from dash import dcc, html
 
 from fedfilt._parts import find, names
+from fedfilt.runs.advice import kept
 from fedfilt.runs.groups import furthest, groups
 from fedfilt.runs.records import Records
 from fedfilt.show import figures
@@ -76,6 +77,7 @@ def layout(
                         [
                             _device(run),
                             _runs(experiments, run),
+                            _panel("Advice", [html.Div(advice(run), id="advice")]),
                             _panel("Events", [html.Pre(events(run), id="events", tabIndex=0, role="log")]),
                         ],
                         className="stack",
@@ -223,6 +225,17 @@ def notes(run: Records | None) -> Any:
         )
     found = [text for text in [*run.notes, complaint(run)] if text]
     return [html.P(text, className="note") for text in found]
+
+
+def advice(run: Records | None) -> Any:
+    """Whether a graph helps here, as `fedfilt advise` found, and what it measured; how to ask, if nobody has."""
+    found = None if run is None else kept(run.folder)
+    if found is None:
+        place = "RUN" if run is None else run.folder
+        words = "Nobody has asked yet whether a graph helps here, and which rule to take: "
+        return html.P([words, html.Code(f"fedfilt advise {place}")], className="soft")
+    rows = [html.Tr([html.Th(name), html.Td(value)]) for name, value in found["measured"].items()]
+    return [*map(html.P, found["sentences"]), html.Table(html.Tbody(rows), className="plan")]
 
 
 def events(run: Records | None) -> str:
