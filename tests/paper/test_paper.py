@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -24,7 +27,7 @@ from fedfilt.paper._results import FORMAT, OtherVersion, Results, score_at
 from fedfilt.paper._tables import Interval
 from fedfilt.paper.claims import above, as_large, claims
 from fedfilt.runs.config import from_table
-from helpers import ROOT, DigitsCase, call, started, sure, until
+from helpers import ROOT, SLOW, DigitsCase, call, started, sure, until
 
 COMMITTED = ROOT / "results" / "paper"
 SMALL = Scope.of(quick=True, samples=45)
@@ -287,6 +290,47 @@ def test_png_without_the_means_for_it_says_what_to_do(tmp_path, monkeypatch):
     done = paper("filter_response", "--png", "--out", tmp_path / "out", "--store", tmp_path / "store")
     assert done.returncode == 1
     assert "PNG needs Chromium and `pip install 'fedfilt[pictures]'`" in " ".join(done.stderr.split())
+
+
+# --- EMNIST at its true size ---------------------------------------------------------------------------------------
+
+
+TRUE_SIZE = [sys.executable, str(ROOT / "tests" / "true_size.py")]
+MEGABYTES = 1000  # that a process may take: the pictures have 220, those of the test as floats 125
+
+
+@pytest.mark.slow(20)
+def test_emnist_at_its_true_size_with_progress_resume_and_a_bound_on_memory(tmp_path, monkeypatch):
+    """See tests/true_size.py. One run is left to do; it is killed within its rounds, and the same command goes on."""
+    folder, store, rounds = tmp_path / "archive", tmp_path / "store", 40
+    folder.mkdir()
+    monkeypatch.setenv("FEDFILT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    try:
+        subprocess.run([*TRUE_SIZE, "make", str(folder)], check=True, timeout=SLOW)
+        results = as_printed(store, Scope.of(seeds=1, rounds=rounds, samples=45))
+        case = Case("emnist", "fedavg", rounds=rounds)
+        results.path(case).unlink()
+        options = ["--seeds", "1", "--rounds", str(rounds), "--samples", "45", "--jobs", "1"]
+        options += ["--data-dir", str(folder), "--store", str(store), "--out", str(tmp_path / "out")]
+        command = [*TRUE_SIZE, "run", str(folder), "paper", "emnist", *options]
+        saved = store / ".running" / results.path(case).stem / "checkpoint" / "state.safetensors"
+        with started(command) as process:
+            until(lambda: saved.exists() or process.poll() is not None, "a checkpoint")
+            process.send_signal(signal.SIGKILL)
+        assert not results.path(case).exists()
+        until(lambda: not in_use(saved.parent.parent), "the end of the process that computes")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW, check=False)
+    finally:
+        for place in (folder, tmp_path / "cache"):
+            shutil.rmtree(place, ignore_errors=True)  # a gigabyte
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 runs" in done.stderr
+    kept = sure(Results(store, results.scope).record(case))
+    assert kept["curve"][-1]["round"] == rounds
+    assert kept["curve"][-1]["global"]["mean"] > 0.9  # a label is where its ink is
+    peaks = [int(number) for number in re.findall(r"(\d+) MB", done.stdout.split("largest memory")[1])]
+    assert max(peaks) < MEGABYTES
 
 
 # --- the items --------------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ LOOKS = {
 
 def to_print(figure: Any, width: int, height: int, **layout: Any) -> Any:
     """The figure at a width and height on paper, in its fonts; the legend is below."""
-    legend = {"orientation": "h", "yanchor": "top", "xanchor": "center", "x": 0.5, "font": {"size": 9}}
-    legend |= {"itemwidth": 40, "itemsizing": "constant", "y": -0.32 * 200 / max(height, 200)}
+    legend = {"orientation": "h", "xanchor": "center", "x": 0.5, "font": {"size": 9}, "itemwidth": 40}
+    legend |= {"yref": "container", "yanchor": "bottom", "y": 0.01}
     figure.update_layout(template="plotly_white", font=FONT, width=width, height=height, legend=legend)
     figure.update_layout({"margin": {"l": 46, "r": 8, "t": 22, "b": 40}, **layout})
     ticks = {"tickfont": {"size": 9}, "title": {"font": {"size": 10}, "standoff": 4}, "gridcolor": "#E5E5E5"}
@@ -75,15 +75,7 @@ def curves(
             band |= {"hoverinfo": "skip", "showlegend": False}
             figure.add_trace(go.Scatter(x=x, y=np.concatenate([most, least[::-1]]), **band), **place)
         for name, (colour, dash, symbol, points) in drawn.items():
-            every = max(1, len(points) // 5)  # symbols on a few points only
-            sizes = [5.0 if i % every == every - 1 else 0.0 for i in range(len(points))]
-            marker = {
-                "symbol": symbol,
-                "size": sizes,
-                "color": colour,
-                "line": {"width": 1, "color": colour},
-                "opacity": 1,
-            }
+            marker = {"symbol": symbol, "size": 5, "maxdisplayed": 6, "color": colour}
             line = {"color": colour, "width": 1.5, "dash": dash}
             words = {"name": _said(name), "legendgroup": name, "showlegend": name not in shown}
             shown.add(name)
@@ -97,7 +89,7 @@ def curves(
     if log:
         figure.update_xaxes(type="log", dtick="D2")
     width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)
-    return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 75})
+    return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 
 
 def _look(name: str) -> tuple[str, str, str]:
@@ -133,7 +125,7 @@ def timelines(rounds: Mapping[str, Mapping[str, Array]], deadlines: Mapping[str,
             figure.add_vline(x=end, line={"color": "#000000", "dash": "dash", "width": 1}, row=1, col=column)
         figure.update_xaxes(title="seconds", rangemode="tozero", row=1, col=column)
     figure.update_yaxes(title="device, the fastest first", autorange="reversed", row=1, col=1)
-    return to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 75})
+    return to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 
 
 def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
@@ -148,7 +140,7 @@ def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
         figure.add_trace(go.Scatter(x=x, y=1 / (1 + mu * x), name=f"μ = {mu:g}", mode="lines", line=line))
     figure.update_xaxes(title="graph frequency λ", showgrid=False)
     figure.update_yaxes(title="response h(λ)", range=[0, 1.03])
-    return to_print(figure, COLUMN, 240, margin={"l": 40, "r": 8, "t": 8, "b": 70})
+    return to_print(figure, COLUMN, 240, margin={"l": 40, "r": 8, "t": 8, "b": 58})
 
 
 def network(graph: Graph, positions: Array) -> Any:
@@ -184,7 +176,7 @@ def bars(groups: Sequence[str], columns: Mapping[str, Sequence[float]], axis: st
         words = "no schedule" if name == "before" else name.replace("`", "")
         figure.add_trace(go.Bar(x=list(groups), y=list(values), name=words, marker=marker, cliponaxis=False, **shown))
     figure.update_yaxes(title=axis)
-    return to_print(figure, COLUMN, 260, barmode="group", margin={"l": 50, "r": 8, "t": 12, "b": 70})
+    return to_print(figure, COLUMN, 260, barmode="group", margin={"l": 50, "r": 8, "t": 12, "b": 58})
 
 
 def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
@@ -200,7 +192,7 @@ def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
         figure.add_trace(go.Scatter(x=dots[:, 0], y=dots[:, 1], name=name, mode="markers", marker=marker))
     figure.update_xaxes(title=axes[0])
     figure.update_yaxes(title=axes[1])
-    return to_print(figure, COLUMN, 300, margin={"l": 46, "r": 8, "t": 8, "b": 75})
+    return to_print(figure, COLUMN, 300, margin={"l": 46, "r": 8, "t": 8, "b": 58})
 
 
 def histograms(panels: Mapping[str, Array], marks: Mapping[str, Sequence[float]]) -> Any:
