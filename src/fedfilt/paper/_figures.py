@@ -85,7 +85,9 @@ def curves(
         figure.update_xaxes(title=along, row=rows, col=number)
     for number in range(1, rows + 1):
         figure.update_yaxes(title=axis, row=number, col=1)
-    figure.update_yaxes(range=None if low is None else [low, None])
+    if low is not None:
+        top = max(float(points[:, 1:].max()) for lines in panels.values() for points in lines.values() if len(points))
+        figure.update_yaxes(range=[low, top + 1])
     if log:
         figure.update_xaxes(type="log", dtick="D2")
     width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)

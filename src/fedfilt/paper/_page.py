@@ -130,7 +130,9 @@ def _print(paths: Mapping[Path, Any]) -> None:
     try:
         from PIL import Image
 
-        plotly.io.write_images(list(paths.values()), list(paths), scale=scales)
+        layouts = [figure.layout for figure in paths.values()]
+        wide, high = [layout.width for layout in layouts], [layout.height for layout in layouts]
+        plotly.io.write_images(list(paths.values()), list(paths), scale=scales, width=wide, height=high)
     except (ValueError, RuntimeError, ImportError) as error:
         names = ", ".join(path.name for path in list(paths)[:3])
         raise ValueError(
