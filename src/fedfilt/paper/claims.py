@@ -537,7 +537,7 @@ def _others(results: Results) -> list[Claim]:
             "the schedule keeps to energy limits in training",
             "problem P, C2",
             "a constraint; no table uses it",
-            "run experiments/mnist_10.toml scheduler=same_deadline devices.energy_limit=0.02",
+            "run experiments/mnist_10.toml scheduler=same_deadline devices.energy_limit=0.002",
         ),
     ):
         found.append(_missing(name, words, where, theirs, command))
