@@ -28,7 +28,6 @@ from fedfilt.system.wire import unpack
 from fedfilt.training import _torch
 from fedfilt.training.client import Client, Kept, is_personal, size_of
 from fedfilt.training.sgd import Diverged, Training
-from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine, personal, work
 
 log = logging.getLogger("fedfilt")
@@ -59,10 +58,10 @@ class Local:
     ) -> None:
         """`workers` 0 means one per core, 1 means in this process and thread."""
         workers = check_count("engine.workers", workers, low=0) or native.cores()
-        trainer = Trainer(model, training, data.x.shape[1:], data.examples[1])
+        desk = Desk.of(data, model, training, seed, sparsifier, client)
+        trainer = desk.trainer
         self.layout = trainer.layout
         self.data = data
-        desk = Desk(trainer, sparsifier, seed, labels_of(trainer, data), client)
         if workers > 1 and trainer.network is None and (why := _stays_here(desk)):
             log.warning("one worker trains instead of %d: %s", workers, why)
             workers = 1
@@ -74,11 +73,11 @@ class Local:
         self._table = _Table(
             desk,
             buffers,
-            _copied(np.ascontiguousarray(trainer.numbers(data.x[used])), shared),
+            _copied(np.ascontiguousarray(data.x[used] if desk.unlike else trainer.numbers(data.x[used])), shared),
             _copied(data.y[used], shared),
             tuple(place[rows] for rows in data.train),
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
-            place[data.global_test],
+            tuple(place[data.everybodys(device)] for device in range(data.count)),
         )
         self._pool: Executor | None = None
         if shared:
@@ -96,7 +95,9 @@ class Local:
             given[job.device] = job.model
             if job.residual is not None:
                 residuals[job.device] = job.residual
-        orders = [_Order(job.round, job.device, job.plan, job.residual is not None, job.state) for job in jobs]
+        orders = [
+            _Order(job.round, job.device, job.plan, job.residual is not None, job.accepted, job.state) for job in jobs
+        ]
         for device, samples, loss, size, left, problem, kept in self._spread(_train_one, orders):
             if problem:
                 yield Reply(device, updates[device], 0, math.nan, absent=problem, diverged=True)
@@ -108,7 +109,8 @@ class Local:
         """Test the model that every device decides with; equal models are tested once."""
         models = self.personal(state)
         self._table.buffers.array[0, :, : self.layout.size] = models
-        first = np.array([_first_equal(models, i) for i in range(len(models))])
+        alone = bool(self._table.desk.unlike)  # then an equal row is not an equal model
+        first = np.array([i if alone else _first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, different), strict=True))
         everybody = [on_all[i] for i in first]
@@ -165,7 +167,7 @@ class _Table(NamedTuple):
     y: "_Memory"
     train: tuple[Array, ...]
     local_test: tuple[Array, ...] | None
-    global_test: Array
+    global_test: tuple[Array, ...]
 
     def own(self, rows: Array) -> Own:
         """Some of the samples."""
@@ -179,6 +181,7 @@ class _Order(NamedTuple):
     device: int
     plan: Plan
     owing: bool  # whether it has a residual
+    accepted: int
     state: Kept | None
 
 
@@ -198,7 +201,7 @@ def _train_one(order: _Order, table: _Table) -> _Came:
     """Train and cut down one update."""
     device = order.device
     given, update, residual = table.buffers.array[:, device]
-    job = Job(order.round, device, given, order.plan, residual if order.owing else None, state=order.state)
+    job = Job(order.round, device, given, order.plan, residual if order.owing else None, order.accepted, order.state)
     try:
         done = work(job, table.own(table.train[device]), table.desk, update)
     except Diverged as error:
@@ -216,7 +219,7 @@ def _personal_one(given: tuple[int, Array, Kept | None, int], table: _Table) -> 
 
 
 def _test_on_all(device: int, table: _Table) -> Tested:
-    return _test(device, table, table.global_test)
+    return _test(device, table, table.global_test[device])
 
 
 def _test_on_own(device: int, table: _Table) -> Tested:
@@ -225,7 +228,7 @@ def _test_on_own(device: int, table: _Table) -> Tested:
 
 
 def _test(device: int, table: _Table, rows: Array) -> Tested:
-    return examine(table.buffers.array[0, device, : table.desk.size], table.own(rows), table.desk)
+    return examine(table.buffers.array[0, device, : table.desk.size], table.own(rows), table.desk.at(device))
 
 
 class _Memory:
@@ -268,7 +271,8 @@ def _stays_here(desk: Desk) -> str:
 
 def _start_worker(table: _Table) -> None:
     global _table
-    own = table.desk._replace(trainer=copy.deepcopy(table.desk.trainer))  # what arrives is shared with other workers
+    trainer, *unlike = copy.deepcopy([table.desk.trainer, *table.desk.unlike])  # what arrives is shared with others
+    own = table.desk._replace(trainer=trainer, unlike=tuple(unlike))
     _table = table._replace(desk=own)
     if own.trainer.backend == "torch":
         _torch.settle()

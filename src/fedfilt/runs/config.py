@@ -36,6 +36,7 @@ from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.tables import CheckpointTable, EngineTable, GraphTable, ModelTable
 from fedfilt.system.lateness import Lateness
 from fedfilt.topologies.paper import Paper
+from fedfilt.training.encoders import Encoder
 from fedfilt.training.sgd import Training
 
 # Tables whose `name` is a file of a folder, and the file taken if none is named. `filter` stands inside others.
@@ -93,6 +94,7 @@ class Config:
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
+    encoder: Encoder = Encoder()
     guard: Guard = Guard()
     privacy: Privacy = Privacy()
     participation: Participation = Participation()
