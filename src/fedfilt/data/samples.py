@@ -194,8 +194,9 @@ def flat(parts: Sequence[Array]) -> list[Array]:
     >>> [one.shape for one in flat([np.ones((2, 3, 4)), np.ones((5, 6))])]
     [(2, 12), (5, 12)]
     """
-    most = max(math.prod(x.shape[1:]) for x in parts)
-    return [np.pad(x.reshape(len(x), -1), ((0, 0), (0, most - math.prod(x.shape[1:])))) for x in parts]
+    sizes = [math.prod(x.shape[1:]) for x in parts]
+    pairs = zip(parts, sizes, strict=True)
+    return [np.pad(x.reshape(len(x), size), ((0, 0), (0, max(sizes) - size))) for x, size in pairs]
 
 
 def shaped(x: Array, shape: tuple[int, ...]) -> Array:

@@ -135,6 +135,7 @@ def write_device(
             (folder / old).unlink(missing_ok=True)
         public = new_key(folder)
     own = {"name": name, "address": str(site.where), "authentication": site.authentication, "number": row}
+    own |= {} if run.data.shapes is None or run.data.kinds is None else {"kind": run.data.kinds[row]}
     (folder / "device.toml").write_text(tomli_w.dumps(own | {"experiment": known(run)}), encoding="utf-8")
     if is_own(run.config):
         (folder / "data").mkdir(exist_ok=True)
