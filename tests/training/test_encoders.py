@@ -171,5 +171,7 @@ def test_what_cannot_be_is_refused_with_its_name():
     with pytest.raises(ValueError, match="a model that says its layers, one of fedfilt/models, got Linear"):
         behind(ENCODER, torch.nn.Linear(2, 2), SHAPES)
     data = FederatedData.from_arrays([(np.zeros((3, *shape)), [0, 1, 2]) for shape in SHAPES])
-    with pytest.raises(ValueError, match=r"unlike shapes, \(3, 31\), \(6, 62\), \(9, 62\): give every kind an encoder"):
+    with pytest.raises(
+        ValueError, match=r"unlike shapes, \(3, 31\) of device 0, \(6, 62\) of device 1.*: give every kind"
+    ):
         trainers_of(data, Motifs((4, 15), 3), Training())

@@ -182,6 +182,9 @@ class FederatedData:
         for i in range(len(local_test or [])):
             if (got := checked[len(train) + i][0].shape[1:]) != shapes[i]:
                 raise ValueError(f"local_test[{i}] must have inputs of shape {shapes[i]}, as train[{i}], got {got}")
+        if global_test is not None and shapes[-1] not in shapes[: len(train)]:
+            allowed = ", ".join(map(str, dict.fromkeys(shapes[: len(train)])))
+            raise ValueError(f"global_test must have inputs of a shape that devices have, {allowed}, got {shapes[-1]}")
         names = ["x".join(map(str, shape)) for shape in shapes]
         made_by = np.repeat(names, [len(part) for _, part in checked])
         count = len(train)

@@ -357,7 +357,8 @@ def trainers_of(data: FederatedData, model: Any, training: Training) -> list[Tra
     targets = data.examples[1]
     if not isinstance(model, tuple):
         if data.shapes is not None:
-            shapes = ", ".join(map(str, dict.fromkeys(data.shapes)))
+            first = {shape: data.shapes.index(shape) for shape in dict.fromkeys(data.shapes)}
+            shapes = ", ".join(f"{shape} of device {device}" for shape, device in first.items())
             raise ValueError(
                 f"devices have inputs of unlike shapes, {shapes}: give every kind an encoder with encoder.latent, such "
                 "as encoder.latent = [16, 31], or bring all to one shape"
