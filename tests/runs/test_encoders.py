@@ -40,6 +40,7 @@ def test_kinds_have_their_own_shapes_and_the_same_moments():
         set(data.moments[np.concatenate([data.train[d], data.local_test[d], data.validation[d]])]) for d in (0, 1, 2)
     ]
     assert seen[0] == seen[1] == seen[2]
+    assert (np.diff([rows[0] for rows in data.train]) > 0).all()  # samples are in the order of devices
     own = [set(data.everybodys(device)) for device in range(6)]
     assert own[0] == own[3] != own[1]
     assert set.union(*own) == set(data.global_test)

@@ -59,6 +59,7 @@ def windows(
         rows, hop = (math.ceil(number * rate / fastest - 1e-9) for number in (window, step))
         cuts = cut_windows(name, [one for one in recordings if one.rate == rate], rows, hop, test_share)
         found += [cut._replace(start=round(cut.start * fastest / rate)) for cut in cuts]
+    found.sort(key=lambda cut: (cut.recording.device, cut.recording.label))  # whatever the rates, in the same order
     return _samples(name, recordings, found, classes, kinds, soft)
 
 

@@ -5,7 +5,6 @@ there. In a row the encoder comes first. All rows are as wide as the one with th
 kind does not need are 0, and stay it. So everything that holds rows holds one matrix.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,10 +61,15 @@ class Encoder:
 
 def _fitted(shape: Sequence[int], long: int, short: int, encoder: Encoder) -> tuple[int, int, int]:
     """(kernel, stride, padding) that make a side of `short` places of one with `long`, with the smallest kernel."""
-    for kernel in range(encoder.kernel, long + 1) if short <= long else ():
-        for stride, padding in itertools.product((long // short, long // short + 1), range(kernel // 2 + 1)):
-            if stride <= kernel and (long + 2 * padding - kernel) // stride + 1 == short:
-                return kernel, stride, padding
+    found = []
+    for stride in (long // short, long // short + 1) if short <= long else ():
+        least = max(encoder.kernel, stride)
+        for kernel in (least, least + 1, max(least, long - stride * short + 1)):
+            padding = max(0, -(-(stride * (short - 1) + kernel - long) // 2))
+            if 2 * padding <= kernel <= long and (long + 2 * padding - kernel) // stride + 1 == short:
+                found.append((kernel, stride, padding))
+    if found:
+        return min(found)
     raise ValueError(
         f"encoder.latent = {list(encoder.latent)} does not fit inputs of shape {tuple(shape)}: no convolution of "
         f"encoder.kernel = {encoder.kernel} or more makes {short} places of {long}"
