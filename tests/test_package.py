@@ -62,6 +62,7 @@ def test_public_names_are_pinned():
         "Config",
         "DataMissing",
         "Diverged",
+        "Encoder",
         "Evaluation",
         "Event",
         "Experiment",

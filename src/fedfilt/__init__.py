@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fedfilt.system.orders import Plan, Schedule
     from fedfilt.training._torch import torch_module
     from fedfilt.training.client import Sent, Task
+    from fedfilt.training.encoders import Encoder
     from fedfilt.training.sgd import Diverged, Training
 
 # Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
@@ -64,6 +65,7 @@ _HOMES = {
     "Config": "runs.config",
     "DataMissing": "data.store",
     "Diverged": "training.sgd",
+    "Encoder": "training.encoders",
     "Evaluation": "rounds.types",
     "Event": "rounds.timeline",
     "Experiment": "rounds.types",
@@ -114,6 +116,7 @@ __all__ = [
     "Config",
     "DataMissing",
     "Diverged",
+    "Encoder",
     "Evaluation",
     "Event",
     "Experiment",

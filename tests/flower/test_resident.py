@@ -31,6 +31,7 @@ from deployments import (
     DEALT,
     FILE,
     LABELS,
+    PLACE,
     Devices,
     below,
     check_result,
@@ -54,7 +55,7 @@ from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.write import experiment_of
 from fedfilt.runs.config import from_table
-from helpers import MINE, SLOW, call, command, process, until
+from helpers import MINE, SLOW, call, command, encoded_homes, process, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
 
@@ -171,6 +172,29 @@ def test_a_device_gets_the_code_of_the_experiment_but_never_in_place_of_its_owne
     done = call("deploy", "write", "other.toml", "client=theirs:Halfway", "--out", "second")
     assert "device-001/theirs.py has the name of another module" in done.stderr
     assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.slow(20)
+def test_devices_with_unlike_inputs_train_their_encoders_themselves(tmp_path, kept):
+    """Three kinds, each with its own channels and rate; the server knows their shapes and has no data."""
+    table = encoded_homes(tmp_path / "homes", rounds=2, evaluation={"every": 1}, engine=PLACE)
+    building, server = deployed(tmp_path, kept, experiment=from_table(table).toml())
+    shutil.rmtree(tmp_path / "homes")
+    Devices(building, kept).start_all()
+    until(lambda: server.poll() is not None, "the end of the run")
+    assert server.returncode == 0
+    check_result(building, 2)
+    assert [device["kind"] for device in tomls(building)] == ["watch", "phone", "unit"] * 2
+    for device, channels in enumerate((3, 6, 9)):
+        own = load_file(building / "devices" / f"device-{device}" / "state" / "model.safetensors")
+        assert own["encoder.weight"].shape[1] == channels
+    done = call("export", building / "devices" / "device-0", "--c", "--out", tmp_path / "exported")
+    assert "cannot be exported yet" in " ".join(done.stderr.split())
+
+
+def tomls(building):
+    """What every device is told, in the order of the devices."""
+    return [tomllib.loads(path.read_text()) for path in sorted((building / "devices").glob("*/device.toml"))]
 
 
 @pytest.mark.slow(30)
