@@ -168,6 +168,8 @@ def read_wire(content: bytes, folder: Path) -> None:
     for size in (SIZE, 1, 4096):
         with refusing():
             assert wire.unpack(content, size).shape == (size,)
+        with refusing():
+            assert wire.unpack(content, 4 * size, least=size).shape == (4 * size,)
 
 
 def read_messages(content: bytes, folder: Path) -> None:
@@ -181,6 +183,9 @@ def read_messages(content: bytes, folder: Path) -> None:
         assert np.isfinite(job.model).all()
         assert 0 <= job.plan.density <= 1
         assert job.round > 0
+    with refusing():
+        _, job = messages.read_train_order(message, 4 * SIZE, least=SIZE)
+        assert job.model.shape == (4 * SIZE,)
     job = Job(3, 1, ROW, Plan())
     with refusing():
         trained = messages.read_train_reply(message, "run", job, range(-1, 100), 1000)

@@ -85,7 +85,9 @@ def test_rules_with_different_clients_are_compared(tmp_path):
 # --- the same bits ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["ditto", "scaffold", "fedrep", "feddyn", "fedadam", "ditto+fedavgm"])
+@pytest.mark.parametrize(
+    "rule", ["ditto", "scaffold", "fedrep", "feddyn", "fedadam", "ditto+fedavgm", "two_level:before=2"]
+)
 def test_a_run_that_was_interrupted_has_the_same_bits(tmp_path, rule):
     config = with_rule(from_table(SMALL), rule)
     for line in play_in_folder(Run(config), tmp_path / "parts"):

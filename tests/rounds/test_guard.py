@@ -390,6 +390,21 @@ def test_robust_rules_by_kind_and_what_they_cannot_do():
     np.testing.assert_array_equal(Robust(aggregators.FedAvg())(rows, nobody, GRAPH), rows)
 
 
+def test_what_travels_seldom_has_no_usual_length():
+    """Only the model in a row is measured and shortened; a device in quarantine still brings nothing."""
+    rows = np.ones((5, 4), np.float32)
+    rows[:, 2:] = 100  # in this round devices send something else too
+    rows[4, :2] = 30
+    state, guard = State(0, np.zeros((5, 4), np.float32)), Guard()
+    seen = guard.watch(state, Updates(rows, np.ones(5)), size=2)
+    np.testing.assert_array_equal(seen.updates.rows[:4], rows[:4])
+    np.testing.assert_allclose(seen.updates.rows[4], [3, 3, 100, 100])
+    assert [(event.device, event.what) for event in seen.events] == [(4, "clipped")]
+    away = {**seen.memory, "guard.until": np.array([0, 0, 0, 0, 9])}
+    again = guard.watch(state._replace(round=1, memory=away), Updates(rows, np.ones(5)), size=2)
+    assert not again.updates.rows[4].any()
+
+
 def test_words_about_the_guard():
     said = Happening(6, 0, "quarantined", {"times": 12.5, "until": 16})
     assert dated(said) == (

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedfilt._parts import folder
 
 if TYPE_CHECKING:  # for editors and type checkers; a new file is found without being listed here
+    from fedfilt.aggregators.empirical_bayes import EmpiricalBayes as EmpiricalBayes
     from fedfilt.aggregators.fedadam import FedAdam as FedAdam
     from fedfilt.aggregators.fedavg import FedAvg as FedAvg
     from fedfilt.aggregators.fedavgm import FedAvgM as FedAvgM

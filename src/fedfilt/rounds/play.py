@@ -34,7 +34,9 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
         models, kept = watched.back, Remembered.of(state.memory).named()
     after = _after(state, models, counted, {**watched.memory, **kept})
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
-    before = after._replace(models=state.models + updates.rows) if due and experiment.evaluation.trained else None
+    before = (
+        after._replace(models=_trained(state, updates, experiment)) if due and experiment.evaluation.trained else None
+    )
     trained, tested = (None if which is None else engine.test(which) for which in (before, after if due else None))
 
     losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)
@@ -49,6 +51,13 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     record = Record(done, seconds, samples, losses, schedule, costs, sizes, late, latency, tested, trained)
     measured = told(state.memory, kept)
     return after, record._replace(absent=absent, events=watched.events, kept=_kept(counted, count), measured=measured)
+
+
+def _trained(state: State, updates: Updates, experiment: Experiment) -> Array:
+    """(K, B) models as devices have trained them; what else they sent, and seldom do, is none that they decide with."""
+    models, size = state.models.copy(), experiment.model_size or None
+    models[:, :size] += updates.rows[:, :size]
+    return models
 
 
 def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mapping[str, Array]) -> State:
@@ -81,7 +90,7 @@ def _watched(
     diverged = {reply.device: reply.absent for reply in replies if reply.diverged}
     held = experiment.hardware.samples  # as the server knows, not as a device says
     work = np.array([p.epochs * p.samples(n) for p, n in zip(schedule.plans, held, strict=True)], float)
-    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.guarded)
+    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.model_size)
 
 
 def _jobs(state: State, schedule: Schedule, rounds: int) -> list[Job]:

@@ -80,7 +80,7 @@ def rule_name(table: Mapping[str, Any]) -> str:
     if client["name"] == PLAIN:
         return rule
     named = _with_options("clients", client)
-    return named if aggregation == _belonging(client) else f"{named}+{rule}"
+    return named if rule == _aggregation_name(_belonging(client)) else f"{named}+{rule}"
 
 
 def _belonging(client: Mapping[str, Any], kind: Any = None) -> Table:
@@ -137,6 +137,7 @@ def _default(value: Any) -> Any:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    options = {key: list(option) if isinstance(option, tuple) else option for key, option in options.items()}
     return {"name": type(value).__module__.rpartition(".")[2], **options}
 
 

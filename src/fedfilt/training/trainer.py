@@ -255,8 +255,9 @@ class Trainer:
             outputs = self._averaged([self._raw(one, x, rows, None)[0] for one in row])
             if y is None or not len(rows):
                 return outputs, 0.0
-            if self.training.own_loss or y.ndim > 1:
-                return outputs, _torch.whole_loss(outputs, y, self.training)
+            if self.training.own_loss or self.tokens:
+                with _torch.one_thread():
+                    return outputs, _torch.whole_loss(outputs, y, self.training)
             return outputs, float(_numpy.loss_of(self.training, outputs, y)[0].sum())
         if self.description is None or (self.network is None and self._other == "torch"):
             with _torch.one_thread():

@@ -1,0 +1,296 @@
+"""two_level in whole runs: when it personalises, what that costs, who has no personal model, and what is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from torch import nn
+
+import fedfilt
+from fedfilt import Graph, Training
+from fedfilt.aggregators import EmpiricalBayes, FedAvg
+from fedfilt.clients import Averaged, Ditto, FineTune, Plain, TwoLevel
+from fedfilt.models import MLP, Logistic
+from fedfilt.rounds.types import Updates
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.runs.lines import read_lines
+from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.rules import rule_name, with_rule
+from fedfilt.show.shares import taken
+from fedfilt.training.client import Own
+from fedfilt.training.trainer import Trainer
+from fedfilt.training.work import Desk, personal, work
+from helpers import SMALL, call, finish, some_data
+
+QUICK = {"name": "two_level", "before": 3, "epochs": 2}
+
+
+def played(folder, **changes):
+    """(lines, run, arrays of the last checkpoint) of the small experiment."""
+    table = {**SMALL, "client": QUICK, "aggregator": "empirical_bayes", **changes}
+    run = Run(from_table(table))
+    for _ in play_in_folder(run, folder):
+        pass
+    return read_lines(folder), run, load_file(folder / "checkpoint" / "state.safetensors")
+
+
+def blocks(run, models):
+    """(shared, personal, first, second)."""
+    return [models[:, place * run.layout.size :][:, : run.layout.size] for place in range(4)]
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("client", "rounds", "due"),
+    [
+        (TwoLevel(), 30, [21]),
+        (TwoLevel(), 10, [1]),
+        (TwoLevel(), 4, [1]),
+        (TwoLevel(before=1), 4, [4]),
+        (TwoLevel(before=2, every=3), 12, [2, 5, 8, 11]),
+        (TwoLevel(before=2, every=1), 5, [1, 2, 3, 4]),
+        (TwoLevel(every=4), 0, [4, 8, 12]),  # nobody knows how many there are
+        (TwoLevel(), 0, []),
+    ],
+)
+def test_devices_personalise_once_near_the_end_or_every_so_often(client, rounds, due):
+    assert [round for round in range(1, (rounds or 12) + 1) if client.due(round, rounds)] == due
+    assert [client.extra(round, rounds) for round in due] == [20.0] * len(due)
+
+
+def test_ordinary_rounds_cost_what_fedavg_does_and_one_costs_more(tmp_path):
+    lines, run, state = played(tmp_path / "two")
+    plain, shared, one = played(tmp_path / "one", client="plain", aggregator="fedavg")
+    np.testing.assert_array_equal(blocks(run, state["models"])[0], one["models"])  # the shared model is FedAvg's
+    usual, full = (run.config.sparsifier.full_bytes(count * run.layout.size) for count in (1, 4))
+    assert run.update_bytes == shared.update_bytes == usual
+    assert [line["time"]["devices"]["bytes"][0] for line in lines] == [usual, usual, usual, full, usual, usual]
+    assert [line["time"]["devices"]["epochs"][0] for line in lines] == [3, 3, 3, 3 + 4, 3, 3]
+    for mine, theirs in zip(lines, plain, strict=True):
+        more = 7 / 3 if mine["round"] == 4 else 1
+        for key in ("flops", "devices"):
+            found, wanted = (line["time"][key] for line in (mine, theirs))
+            if key == "devices":
+                found, wanted = (np.array(part["compute_seconds"]) for part in (found, wanted))
+            np.testing.assert_allclose(found, more * np.array(wanted), rtol=1e-4)
+    measured = [line.get("measured") for line in lines]
+    assert [found is None for found in measured] == [True, True, True, False, True, True]
+    assert 0 < measured[3]["halves"] <= 1
+    assert len(measured[3]["reliability"]) == 20
+    kept = fedfilt.Records(tmp_path / "two")
+    assert kept.rounds[3]["measured"]["linked"] == measured[3]["linked"]
+    assert kept.line(4)["measured"] == measured[3]
+    assert measured[3]["linked_pairs"] + measured[3]["unlinked_pairs"] == 190
+    assert not [line for line in lines if line.get("events")], "the guard minds nothing"
+    assert not np.concatenate(blocks(run, state["models"])[2:]).any()
+    assert len(np.unique(blocks(run, state["models"])[1], axis=0)) == 20
+
+
+def test_what_was_not_sent_of_changes_is_forgotten(tmp_path):
+    """With sparse updates, what is left of the changes would come in later rounds and be taken for new ones."""
+    scheduler = {"name": "everything", "epochs": 2, "density": 0.3}
+    lines, run, state = played(tmp_path / "run", scheduler=scheduler)
+    assert ["measured" in line for line in lines] == [False, False, False, True, False, False]
+    assert not state["residuals"][:, run.layout.size :].any()
+    assert state["residuals"][:, : run.layout.size].any()
+
+
+def test_more_rounds_personalise_once_more(tmp_path):
+    run = tmp_path / "run"
+    _, made, before = played(run)
+    config = replace(made.config, rounds=9)
+    for _ in play_in_folder(Run(config), run, resume=True):
+        pass
+    assert [line["round"] for line in read_lines(run) if "measured" in line] == [4, 7]
+    after = load_file(run / "checkpoint" / "state.safetensors")
+    assert (blocks(made, after["models"])[1] != blocks(made, before["models"])[1]).any()
+
+
+# --- who --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_took_no_part_answers_with_the_shared_model(tmp_path):
+    lines, run, state = played(tmp_path / "run", participation={"fraction": 0.5})
+    shared, own, *_ = blocks(run, state["models"])
+    drawn = next(line["drawn"] for line in lines if "measured" in line)
+    assert 0 < len(drawn) < 20
+    np.testing.assert_array_equal(np.flatnonzero(own.any(axis=1)), drawn)
+    for device in range(20):
+        tensors = load_file(tmp_path / "run" / "models" / f"device-{device:03d}.safetensors")
+        also = {key.removeprefix("also.1."): array for key, array in tensors.items() if key.startswith("also.")}
+        np.testing.assert_array_equal(run.layout.row(also), shared[device])
+        first = own if device in drawn else shared
+        np.testing.assert_array_equal(run.layout.row(tensors), first[device])
+
+
+@pytest.mark.parametrize("start", ["neighbours", "mean", "own"])
+def test_a_device_that_joins_later_has_no_personal_model(tmp_path, start):
+    events = [{"round": 1, "leave": 5}, {"round": 6, "join": 5, "start": start}]
+    _, run, state = played(tmp_path / "run", events=events)
+    shared, own, *_ = blocks(run, state["models"])
+    assert not own[5].any()
+    assert own[4].any()
+    np.testing.assert_array_equal(shared[5], shared[4])
+
+
+@pytest.mark.parametrize("samples", [0, 1, 2, 3])
+def test_a_device_with_few_samples_takes_part_as_far_as_it_can(samples):
+    data = some_data(devices=1, sizes=(samples or 3,))
+    client = TwoLevel(epochs=2, before=1)
+    desk = Desk(Trainer(Logistic((1, 12, 12), 3), Training(0.1), (1, 12, 12)), fedfilt.sparsifiers.TopK(), 0, 3, client)
+    own = Own(data.x, data.y, data.train[0][:samples])
+    row = np.zeros(desk.width, np.float32)
+    row[: desk.size] = desk.trainer.start(0)
+    job = fedfilt.system.orders.Job(1, 0, row, fedfilt.Plan(2), rounds=1)
+    update = fedfilt.system.wire.unpack(work(job, own, desk).content, desk.width, desk.least)
+    came = [bool(update[place * desk.size :][: desk.size].any()) for place in range(4)]
+    assert came == [samples > 0, samples > 0, samples > 1, samples > 1]
+    rule, graph = EmpiricalBayes(), Graph.from_edges(1, [])
+    models, kept = rule(row[None], Updates(update[None], np.array([float(samples)])), graph, rule.start(row[None]))
+    assert np.isfinite(models).all()
+    assert np.isfinite(kept.everyone["halves"])
+    found = personal(models[0], None, 1, 0, own, desk)
+    np.testing.assert_allclose(found[0], row[: desk.size] + update[desk.size : 2 * desk.size], atol=1e-5)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_fit_predicts_with_the_mean_and_says_what_it_cannot_give():
+    data = some_data(devices=3, sizes=(24, 18, 20))
+    arrays = [(data.x[rows], data.y[rows]) for rows in data.train]
+    options = {"rounds": 2, "learning_rate": 0.1, "global_test": (data.x[:20], data.y[:20])}
+    graph, model = Graph.from_edges(3, [(0, 1)]), Logistic((1, 12, 12), 3)
+    fitted = fedfilt.fit(arrays, model, graph, EmpiricalBayes(), client=TwoLevel(epochs=2, before=1), **options)
+    assert fitted.rows.shape == (3, 2, 3 * 145)
+    single = [fitted.trainer.predict(row, data.x[:4]) for row in fitted.rows[1]]
+    np.testing.assert_allclose(fitted.predict(1, data.x[:4]), np.mean(single, axis=0), atol=1e-6)
+    assert "435 parameters" in repr(fitted)
+    with pytest.raises(ValueError, match="averages the answers of 2 models: ask predict"):
+        fitted.model(1)
+
+
+def test_averages_of_numbers_and_choices_are_tested_too():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((7, 4)).astype(np.float32)
+    for loss, y in {"mse": rng.standard_normal((7, 2)), "bce": rng.random((7, 2)) < 0.5, "mae": rng.random(7)}.items():
+        targets = y.astype(np.float32) if y.dtype.kind == "f" else y
+        outputs = 1 if y.ndim == 1 else 2
+        trainer = Trainer(MLP((4,), outputs, hidden=3), Training(loss=loss), (4,), targets)
+        rows = np.stack([trainer.start(seed) for seed in (0, 1)])
+        said = np.mean([trainer.predict(row, x) for row in rows], axis=0)
+        np.testing.assert_allclose(trainer.predict(rows, x), said, atol=1e-6)
+        sums, total = trainer.test(rows, x, targets, np.arange(7), outputs)
+        np.testing.assert_allclose(sums, trainer.goal.sums(targets, said, outputs), rtol=1e-5)
+        truth = targets.reshape(said.shape).astype(float)
+        with np.errstate(invalid="ignore"):
+            each = {
+                "mse": (said - truth) ** 2,
+                "mae": abs(said - truth),
+                "bce": -np.log(np.where(truth > 0.5, said, 1 - said)),
+            }[loss]
+        assert total == pytest.approx(each.mean(axis=1).sum(), rel=1e-4)
+        same, alone = trainer.test(np.stack([rows[0]] * 2), x, targets, np.arange(7), outputs)
+        assert alone == trainer.test(rows[0], x, targets, np.arange(7), outputs)[1]
+        assert same.shape == sums.shape
+
+
+def test_averages_over_tokens_and_by_a_loss_of_ones_own():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 4)).astype(np.float32), rng.integers(0, 3, (6, 2))
+    net = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))  # three labels for each of two tokens
+    for loss in ("cross_entropy", own_loss):
+        trainer = Trainer(net, Training(loss=loss), (4,), y)
+        rows = np.stack([trainer.start(seed) for seed in (0, 1)])
+        said = np.mean([trainer.predict(row, x) for row in rows], axis=0)
+        assert said.shape == (6, 2, 3)
+        sums, total = trainer.test(rows, x, y, np.arange(6), 3)
+        wanted = np.zeros((3, 3), int)
+        np.add.at(wanted, (y.ravel(), said.reshape(-1, 3).argmax(axis=1)), 1)
+        np.testing.assert_array_equal(sums, wanted)
+        right = np.log(np.take_along_axis(said, y[:, :, None], axis=2))
+        assert total == pytest.approx(-6 * right.mean() * (2 if loss is own_loss else 1), rel=1e-4)
+
+
+def own_loss(outputs, labels):
+    return 2 * nn.functional.cross_entropy(outputs, labels)
+
+
+def test_models_are_also_tested_before_mixing_and_on_held_out_samples(tmp_path):
+    often = {"every": 1, "trained": True, "validation": 0.3}
+    lines, *_ = played(tmp_path / "two", evaluation=often)
+    plain, *_ = played(tmp_path / "one", evaluation=often, client="plain", aggregator="fedavg")
+    for mine, theirs in zip(lines, plain, strict=True):  # while devices have no personal model, all is FedAvg's
+        if mine["round"] <= 4:
+            assert mine["trained"]["local"]["mean"] == theirs["trained"]["local"]["mean"]
+    assert lines[2]["mixed"]["validation"]["mean"] == plain[2]["mixed"]["validation"]["mean"]
+    assert lines[5]["mixed"]["validation"]["mean"] != plain[5]["mixed"]["validation"]["mean"]
+
+
+def test_a_run_whose_devices_average_is_not_exported_as_one_model(tmp_path):
+    finish(tmp_path / "run", rounds=1, client=QUICK, aggregator="empirical_bayes")
+    for kind in ("--c", "--onnx"):
+        done = call("export", tmp_path / "run", kind, "--device", 0)
+        assert done.returncode != 0
+        assert "answers with the average of 2 models" in done.stderr.replace("\n", " ")
+    ran = call("report", tmp_path / "run")
+    assert ran.returncode == 0, ran.stderr
+    shares = taken(fedfilt.Records(tmp_path / "run"), [0])[0]
+    assert [part.share for part in shares] == pytest.approx([1 / 20] * 9)  # as FedAvg does
+
+
+# --- by name, and what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "client", "aggregator"),
+    [
+        ("two_level", TwoLevel(), EmpiricalBayes()),
+        ("two_level:before=3:answers=shared", TwoLevel(before=3, answers="shared"), EmpiricalBayes()),
+        ("two_level+empirical_bayes:reading=balanced", TwoLevel(), EmpiricalBayes("balanced")),
+        ("two_level+empirical_bayes:links=True", TwoLevel(), EmpiricalBayes(links=True)),
+        ("averaged", Averaged(), FedAvg()),
+        ("averaged:client=ditto:weight=2", Averaged(Ditto(2.0)), FedAvg()),
+        ("averaged:client=finetune:layers=head:epochs=3", Averaged(FineTune(3, ("head",))), FedAvg()),
+        ("averaged:client=two_level:answers=personal", Averaged(TwoLevel(answers="personal")), EmpiricalBayes()),
+    ],
+)
+def test_names(rule, client, aggregator):
+    config = with_rule(from_table(SMALL), rule.replace("True", "true"))
+    assert (config.client, config.aggregator) == (client, aggregator)
+    name = rule_name(config.table())
+    assert sorted(name.split(":")) == sorted(rule.split(":"))
+    again = with_rule(from_table(SMALL), name.replace("True", "true"))
+    assert (again.client, again.aggregator) == (client, aggregator)
+
+
+def test_two_level_and_its_rule_need_each_other():
+    with pytest.raises(ValueError, match="TwoLevel needs aggregator = 'empirical_bayes'"):
+        Run(from_table({**SMALL, "client": "two_level", "aggregator": "fedavg"}))
+    with pytest.raises(ValueError, match="empirical_bayes needs rows of the client two_level"):
+        Run(from_table({**SMALL, "aggregator": "empirical_bayes"}))
+    with pytest.raises(ValueError, match="must have a personal model"):
+        Averaged(Plain())
+    for wrong in ({"epochs": 0}, {"before": 0}, {"every": -1}, {"answers": "loud"}):
+        with pytest.raises(ValueError, match=f"client.{next(iter(wrong))}"):
+            TwoLevel(**wrong)
+    with pytest.raises(ValueError, match="reading"):
+        EmpiricalBayes("loud")
+    with pytest.raises(ValueError, match="at most 5000 devices"):
+        EmpiricalBayes().start(np.zeros((5001, 4), np.float32))
+
+
+def test_links_and_readings_change_the_personal_models_alone(tmp_path):
+    found = []
+    options: dict[str, dict[str, Any]] = {"a": {}, "b": {"links": True}, "c": {"reading": "balanced"}}
+    for name, rule in options.items():
+        _, run, state = played(tmp_path / name, aggregator={"name": "empirical_bayes", **rule})
+        found.append(blocks(run, state["models"]))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other[0], found[0][0])
+        assert (other[1] != found[0][1]).any()
