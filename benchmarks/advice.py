@@ -1,7 +1,7 @@
 """How often `fedfilt advise` is right: kinds of data whose answer is known, five seeds each.
 
 The answers are those of trained models: a graph helps if models mixed along it do clearly better on a device's own test
-than models mixed along the same links between other devices, and are within a point of fine-tuning or better.
+than models mixed along the same links between other devices, and are about as good as fine-tuning or better.
 Thresholds were chosen on seeds 101 to 103.
 
     python benchmarks/advice.py [--seeds 5] [--first-seed 0] [--kinds watch,hapt] [--dsads ZIP]

@@ -215,7 +215,7 @@ def test_a_file_that_is_none_is_named(tuned, tmp_path, text):
         .replace('"training.learning_rate": ', '"training.learning_rate": "a", "b": ')
     )
     (tmp_path / tuning.FILE).write_text(bad)
-    with pytest.raises(ValueError, match="settings must be numbers"):
+    with pytest.raises(ValueError, match="settings and scores must be numbers"):
         Tuned.of(tmp_path)
 
 

@@ -210,7 +210,7 @@ def _plain(links: Links) -> Table:
 
 def kept(folder: Path) -> Table | None:
     """The advice that a run folder holds, as the dashboard shows it: sentences, and what was measured by its name."""
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         found = read_json(folder / FILE)
         measured = {"agreement of halves": f"{found['halves']:.3f}"}
         if found["labels"] is not None:
