@@ -329,6 +329,14 @@ def validate(seed):
         _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
         print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
 
+    encoded = dealt("dsads", seed, config_of("dsads", seed, ENCODED).data.load(store), ENCODED)
+    encoded = replace(encoded, local_test=encoded.validation)
+    print(f"\n**unlike inputs, windows that nobody trains on or is tested with, seed {seed}**\n")
+    for latent, epochs in (("[16, 31]", 10), ("[32, 31]", 10), ("[16, 62]", 10), ("[16, 62]", 0), ("[16, 62]", 20)):
+        chosen = [f"encoder.latent={latent}", f"encoder.epochs={epochs}"]
+        _, tests = last(Run(config_of("dsads", seed, [*ENCODED, OVER, *chosen]), data=encoded))
+        print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
+
 
 def shown(values):
     """Mean ± standard deviation over seeds, in percent."""
