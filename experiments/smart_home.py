@@ -170,23 +170,20 @@ MIXES = {
 
 # The same, with watches of half the rate: windows filled up to one shape, or an encoder for each kind's own
 SLOW = [*UNLIKE, LINKED["mixed"], "data.sensors=mixed", "data.watch_rate=12.5"]
-PADDED = [*SLOW, "model.latent=16"]
-ENCODED = [
-    *(one for one in SLOW if not one.startswith("model.latent")),
-    "data.pad=false",
-    "encoder.latent=[16, 62]",
-]
+BEHIND = [*(one for one in SLOW if one != "model.latent=16"), "encoder.latent=[16, 62]"]
+ENCODED = [*BEHIND, "data.pad=false"]
 OVER = "aggregator.filter.mu=0.1"
 SHAPES = {
-    "zero-padded, purely personal": [*PADDED, "aggregator=local"],
-    "zero-padded, each kind alone": [*PADDED, OVER, "kinds.mix=alone"],
-    "zero-padded, trunk over the graph": [*PADDED, OVER, "kinds.mix=trunk"],
-    "zero-padded, everything over the graph": [*PADDED, OVER, "kinds.mix=all"],
+    "zero-padded, purely personal": [*SLOW, "aggregator=local"],
+    "zero-padded, each kind alone": [*SLOW, OVER, "kinds.mix=alone"],
+    "zero-padded, trunk over the graph": [*SLOW, OVER, "kinds.mix=trunk"],
+    "zero-padded, everything over the graph": [*SLOW, OVER, "kinds.mix=all"],
     "encoders, purely personal": [*ENCODED, "aggregator=local"],
     "encoders, each kind alone": [*ENCODED, OVER, "kinds.mix=alone"],
     "encoders, the rest over the graph": [*ENCODED, OVER],
     "the same, encoders not pre-trained": [*ENCODED, OVER, "encoder.epochs=0"],
     "the same, encoders never leave their device": [*ENCODED, OVER, "client=fedper", 'client.keep=["encoder"]'],
+    "the same encoders on zero-padded inputs": [*BEHIND, OVER],
 }
 
 
@@ -280,7 +277,7 @@ def work(out, seeds):
 def shapes(out, seeds, store):
     """Unlike channels and rates: zeros for what a device lacks against encoders of its own shape."""
     whole = config_of("dsads", 0).data.load(store)
-    less = {pad: config_of("dsads", 0, base).data.load(store) for pad, base in ((True, PADDED), (False, ENCODED))}
+    less = {pad: config_of("dsads", 0, base).data.load(store) for pad, base in ((True, SLOW), (False, ENCODED))}
     (out / "dsads").mkdir(parents=True, exist_ok=True)
     for seed, (title, overrides) in itertools.product(seeds, SHAPES.items()):
         path = out / "dsads" / f"shapes, {title}-seed-{seed}.json"
@@ -330,6 +327,14 @@ def validate(seed):
         chosen = [f"aggregator.filter.mu={mu:g}", f"kinds.mix={mix}"]
         overrides = [*UNLIKE, LINKED["mixed"], "data.sensors=mixed", *chosen]
         _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
+        print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
+
+    encoded = dealt("dsads", seed, config_of("dsads", seed, ENCODED).data.load(store), ENCODED)
+    encoded = replace(encoded, local_test=encoded.validation)
+    print(f"\n**unlike inputs, windows that nobody trains on or is tested with, seed {seed}**\n")
+    for latent, epochs in (("[16, 31]", 10), ("[32, 31]", 10), ("[16, 62]", 10), ("[16, 62]", 0), ("[16, 62]", 20)):
+        chosen = [f"encoder.latent={latent}", f"encoder.epochs={epochs}"]
+        _, tests = last(Run(config_of("dsads", seed, [*ENCODED, OVER, *chosen]), data=encoded))
         print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
 
 
