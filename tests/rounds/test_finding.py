@@ -25,7 +25,7 @@ from fedfilt.show.figures import building
 from fedfilt.show.report.page import page
 from fedfilt.show.words import found_in_words
 from fedfilt.topologies import Found
-from helpers import SMALL, finish
+from helpers import ROOM, SMALL, finish
 
 FOUND = {"graph": {"name": "found", "every": 2}, "partition": {"name": "rotated"}}
 
@@ -222,6 +222,22 @@ def test_a_run_whose_graph_is_found_again_survives_a_kill(tmp_path, more):
     assert two["models_sha256"] == whole["models_sha256"]
 
 
+@pytest.mark.slow(10)
+def test_a_simulation_over_flower_finds_the_same_graphs(tmp_path):
+    table = {
+        **ROOM,
+        "graph": {"name": "found", "every": 2, "graph": ROOM["graph"]},
+        "rounds": 4,
+        "checkpoint": {"every": 2},
+    }
+    here = finish(tmp_path / "here", **table)
+    there = finish(tmp_path / "there", **{**table, "engine": {"name": "flower"}})
+    assert there["models_sha256"] == here["models_sha256"]
+    lines = [[line.get("graph") for line in read_lines(tmp_path / name)] for name in ("here", "there")]
+    assert lines[0] == lines[1]
+    assert lines[0][1] is not None
+
+
 def test_what_was_found_is_recorded_and_shown(tmp_path):
     finish(tmp_path / "run", **SMALL, **FOUND)
     run = Records(tmp_path / "run")
@@ -242,9 +258,10 @@ def test_what_was_found_is_recorded_and_shown(tmp_path):
     assert words.removesuffix(".") in page([run])
     damaged = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in damaged.read_text().splitlines()]
-    lines[-1]["graph"] = {"edges": [[0, 99]], "weights": [1.0]}
-    damaged.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert Records(tmp_path / "run").moment().graph.hash == run.graph.hash
+    for odd in ({"edges": [[0, 99]]}, {"edges": 3}, {"edges": [[0, 1]], "weights": ["a"]}, {"count": 10**9}):
+        lines[-1]["graph"] = odd
+        damaged.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert Records(tmp_path / "run").moment().graph.hash == run.graph.hash
     assert found_in_words(Records(tmp_path / "none")) == ""
 
 

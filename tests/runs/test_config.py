@@ -295,7 +295,8 @@ def test_code_outside_the_package_is_reached_by_module_and_class(tmp_path, monke
     table = {**SMALL, "aggregator": {"name": "mine:Half", "share": 0.25}, "model": {"name": "mine:Net", "width": 4}}
     config = from_table({**table, "graph": {"name": "mine:Ring", "size": 8, "laplacian": "symmetric"}})
     assert config.table()["aggregator"] == {"name": "mine:Half", "share": 0.25}
-    assert config.table()["graph"] == {"name": "mine:Ring", "size": 8, "laplacian": "symmetric", "shuffle": False}
+    common = {"laplacian": "symmetric", "shuffle": False, "control": ""}
+    assert config.table()["graph"] == {"name": "mine:Ring", "size": 8, **common}
     assert from_table(config.table()) == config
     run = Run(config)
     assert run.layout.size == 64 * 4 + 4 + 4 * 10 + 10

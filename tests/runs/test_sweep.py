@@ -45,6 +45,55 @@ def test_a_grid_is_every_combination_with_every_rule():
     assert [one.name for one in variants(config, ["fedavg"])] == ["fedavg"]
 
 
+def test_controls_are_of_rules_that_use_the_graph(tmp_path):
+    rules = [
+        "fedavg",
+        "room_average",
+        "sfl",
+        "ditto+mu=1",
+        "fedavgm:aggregator=gfedfilt",
+        "fedu:eta=1:mu=100",
+        "attention",
+    ]
+    found = variants(from_table(SMALL), rules, ["training.learning_rate=0.1,0.2"], controls=True)
+    with_controls = {one.rule.split(" graph=")[0] for one in found if "graph=" in one.name}
+    assert with_controls == {"sfl", "ditto+mu=1", "fedavgm:aggregator=gfedfilt", "fedu:eta=1:mu=100"}
+    one = next(one for one in found if one.name == "sfl learning_rate=0.2 graph=empty")
+    assert (one.rule, one.config.graph.control) == ("sfl graph=empty", "empty")
+    assert one.config.training.learning_rate == 0.2
+    assert len(found) == 2 * (7 + 3 * 4)
+    with pytest.raises(ValueError, match="must give different experiments"):
+        variants(from_table(SMALL), ["mu=1"], ["graph.control=empty,complete"], controls=True)
+
+
+def test_controls_are_played_and_shown_beside_the_graph(tmp_path):
+    out = call(
+        "compare", config_file(tmp_path), "rounds=2", "--rules", "fedavg,mu=10", "--controls", "--out", tmp_path / "c"
+    )
+    names = ["fedavg", "mu=10", "mu=10 graph=shuffled", "mu=10 graph=complete", "mu=10 graph=empty"]
+    table = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert [row["rule"] for row in table["rules"]] == names
+    assert "shuffled" in out.stdout
+    hashes = {name: json.loads((tmp_path / "c" / name / "seed-0" / "result.json").read_text()) for name in names}
+    assert len({one["models_sha256"] for one in hashes.values()}) == 5
+    alone = finish(tmp_path / "alone", rounds=2, aggregator="local")
+    assert alone["models_sha256"] == hashes["mu=10 graph=empty"]["models_sha256"], "nobody is linked"
+    page = write([tmp_path / "c"], tmp_path / "page.html").read_text()
+    assert all(f"control={control}" in page for control in ("shuffled", "complete", "empty"))
+    again = call(
+        "compare",
+        config_file(tmp_path),
+        "rounds=2",
+        "--rules",
+        "fedavg,mu=10",
+        "--controls",
+        "--resume",
+        "--out",
+        tmp_path / "c",
+    )
+    assert again.returncode == 0
+
+
 def test_names_tell_keys_and_values_apart():
     config = from_table({**SMALL, "aggregator": {"filter": "heat"}, "scheduler": "same_deadline"})
     keys = ["scheduler.epochs=[1, 3],[1, 5]", "guard.clip=2.0", "privacy.clip=1.0"]

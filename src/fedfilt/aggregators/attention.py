@@ -25,6 +25,7 @@ class Attention:
 
     strength: float = 1.0
     weights: str = "projected"
+    linear = False
 
     def __post_init__(self) -> None:
         check_number("aggregator.strength", self.strength, low=0)

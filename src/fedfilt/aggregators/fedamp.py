@@ -24,6 +24,7 @@ class FedAMP:
 
     share: float = 0.9
     sigma: float = 0.0
+    linear = False
 
     def __post_init__(self) -> None:
         check_number("aggregator.share", self.share, low=0, high=1)

@@ -23,6 +23,7 @@ class IFCA:
 
     clusters: int = 2
     client = "ifca"
+    linear = False
 
     @property
     def travels(self) -> tuple[str, ...]:

@@ -58,6 +58,11 @@ def remembers(rule: Any) -> bool:
     return hasattr(rule, "start")
 
 
+def is_linear(rule: Any) -> bool:
+    """Whether the shares of a rule depend on weights and graph alone, not on what updates say: `linear` says if not."""
+    return bool(getattr(rule, "linear", True))
+
+
 def mixed(rule: Rule, state: State, updates: Updates, graph: Graph) -> tuple[Array, dict[str, Array]]:
     """(the next models by a rule, what it keeps, as named in `State.memory`); what it may not hand out is refused."""
     if not remembers(rule):
@@ -93,10 +98,11 @@ def asked(rule: Any, models: Array, updates: Updates, graph: Graph, before: Reme
 
 
 def check_linear(rule: Any, reasons: Mapping[str, bool]) -> None:
-    """Refuse a rule that remembers together with what needs a linear one: the reasons that hold."""
+    """Refuse a rule that remembers, or is not linear, together with what needs a linear one: the reasons that hold."""
+    why = "remembers" if remembers(rule) else "" if is_linear(rule) else "weighs updates by what they say"
     for what, asked_for in reasons.items():
-        if asked_for and remembers(rule):
-            raise ValueError(f"the rule {name_of(rule)} remembers, which does not go together with {what}")
+        if asked_for and why:
+            raise ValueError(f"the rule {name_of(rule)} {why}, which does not go together with {what}")
 
 
 def _checked_memory(rule: Any, kept: Any, count: int) -> Remembered:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.graph import Graph
-from fedfilt.rounds.remembering import remembers
+from fedfilt.rounds.remembering import is_linear, name_of, remembers
 from fedfilt.rounds.types import Rule, Updates, interpolating
 
 LIMIT = 2_000  # devices up to which the (K, K) matrix is made
@@ -27,6 +27,10 @@ def shares_of(rule: Rule, graph: Graph, weights: Any = None) -> Array:
     if count > LIMIT:
         raise ValueError(f"shares are computed for up to {LIMIT} devices, got a graph of {count}")
     given = np.ones(count) if weights is None else np.asarray(weights, float)
+    if not is_linear(rule):
+        raise ValueError(
+            f"the rule {name_of(rule)} weighs updates by what they say: its shares are another every round"
+        )
     forgetful = interpolating(rule) if remembers(rule) else rule
     return forgetful(np.zeros((count, count)), Updates(np.eye(count), given), graph)
 

@@ -391,11 +391,13 @@ class Records:
         """The graph with the links that were found in a round, if any were."""
         assert self.graph is not None
         first, found = self.graph, self._found.get(number)
+        if found is None:
+            return first
         try:
-            links = None if found is None else graph_of({"count": first.count, **found}).adjacency
+            table = {"count": first.count, "edges": found.get("edges"), "weights": found.get("weights")}
+            return replace(first, adjacency=graph_of(table).adjacency)
         except ValueError:
-            links = None  # damaged: the one before is shown
-        return first if links is None else replace(first, adjacency=links)
+            return first  # damaged: the one before round 1 is shown
 
     def line(self, number: int | None = None) -> Table:
         """The whole line of a round (the last if not said), read from the file; {} if it is not there any more."""
