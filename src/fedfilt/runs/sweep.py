@@ -70,10 +70,14 @@ def uses_graph(rule: Rule) -> bool:
     >>> from fedfilt.aggregators import FedAvg, GFedFilt, RoomAverage
     >>> [uses_graph(rule) for rule in (FedAvg(), GFedFilt(), RoomAverage())]
     [False, True, False]
+    >>> from fedfilt.aggregators.empirical_bayes import EmpiricalBayes
+    >>> [uses_graph(EmpiricalBayes(links=links)) for links in (False, True)]
+    [False, True]
     """
     models, rows = np.random.default_rng(0).standard_normal((2, 4, 120))
     given, updates = State(0, models), Updates(rows, np.ones(4))
-    graphs = [Graph.from_adjacency(weight * (1 - np.eye(4)), rooms=[0, 0, 1, 1]) for weight in (0.0, 0.1)]
+    path = np.diag([0.1] * 3, 1)  # some pairs and not all: who takes means over links sees no difference else
+    graphs = [Graph.from_adjacency(links, rooms=[0, 0, 1, 1]) for links in (np.zeros((4, 4)), path + path.T)]
     try:
         without, linked = (mixed(rule, given, updates, graph)[0] for graph in graphs)
     except ValueError:

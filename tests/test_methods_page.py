@@ -1,0 +1,156 @@
+"""docs/methods.md is made from the results that are kept, by experiments/methods.py."""
+
+import json
+import runpy
+
+import numpy as np
+import pytest
+
+from fedfilt.clients.averaged import Averaged
+from fedfilt.clients.finetune import FineTune
+from fedfilt.clients.per_fedavg import PerFedAvg
+from fedfilt.clients.plain import Plain
+from fedfilt.clients.two_level import TwoLevel
+from helpers import ROOT
+
+SMALL = """
+rounds = 12
+[data]
+name = "digits"
+[partition]
+name = "labels"
+per_device = 4
+[samples]
+train = 12
+local_test = 12
+global_test = 50
+[graph]
+name = "nearest"
+rooms = 2
+devices = 8
+k = 1
+[model]
+name = "logistic"
+"""
+
+
+@pytest.fixture
+def script():
+    return runpy.run_path(str(ROOT / "experiments" / "methods.py"), run_name="script")
+
+
+def made(rule, own, others, graph="", control="", epochs=90.0):
+    scores = {str(seed): {"own": own + seed / 100, "worst": own - 0.1, "others": others} for seed in range(2)}
+    costs = {"epochs": epochs, "up_bytes": 2000, "down_bytes": 2000, "forward_passes": 1, "wall_seconds": 1.0}
+    about = {"settings": {"training.learning_rate": 0.1}, "environment": {"fedfilt": "1"}}
+    return {"rule": rule, "graph": graph, "control": control, "scores": scores, **costs, **about}
+
+
+def result(*rows):
+    refused = {"refused": {"fedbn": "no normalisation"}, "refused_controls": {}}
+    return {"kind": "watch", "seeds": [0, 1], "budget": 6, "rounds": 30, "rows": list(rows), **refused}
+
+
+def test_the_page_is_that_of_the_results(script):
+    text = (ROOT / "docs" / "methods.md").read_text()
+    between = text.split(script["BEGIN"])[1].split(script["END"])[0]
+    assert between.strip() == script["page"](ROOT / "results" / "methods")
+    for path in (ROOT / "results" / "methods").glob("*.json"):
+        found = json.loads(path.read_text())
+        assert (len(found["seeds"]), found["budget"]) == (script["SEEDS"], script["BUDGET"])
+        assert max(found["seeds"]) < found["tuning_seed"]
+        rules = {row["rule"] for row in found["rows"]} | set(found["refused"])
+        left_out = {"room_average"} if path.stem == "hapt" else set()
+        assert set(script["RULES"]) - left_out <= rules
+        assert (ROOT / "docs" / "methods" / f"{path.stem}.svg").exists()
+
+
+def test_what_is_missing_is_said_with_the_command_that_computes_it(script, tmp_path):
+    text = script["page"](tmp_path)
+    for name, kind in script["KINDS"].items():
+        assert f"## {kind.title}\n" in text
+        assert f"Not computed yet: `python experiments/methods.py {name} --jobs 2`" in text
+
+
+def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_path):
+    rows = [
+        made("fedavg", 0.8, 0.9),
+        made("finetune", 0.9, 0.7, epochs=99.0),
+        made("two_level", 0.88, 0.8),
+        made("local", 0.7, 0.3),
+        made("mu=1", 0.884, 0.85, graph="given"),
+        made("mu=1", 0.8, 0.85, graph="given", control="shuffled"),
+    ]
+    (tmp_path / "watch.json").write_text(json.dumps(result(*rows)))
+    text = script["page"](tmp_path)
+    assert "On the front: `fedavg`, `finetune`, `mu=1, given graph`." in text
+    assert (
+        "`mu=1, given graph` beats its shuffled control: own +8.4 (+8.4 to +8.4), others +0.0 (+0.0 to +0.0)." in text
+    )
+    assert "**Yes**: `mu=1, given graph` is 0.4 points better." in text
+    assert "| **finetune** ★ | 90.5 | 80.0 | 70.0 | - | - | 1.10 | 2 / 2 | 1 |" in text
+    assert "| ↳ shuffled | 80.5 | 70.0 | 85.0 | -10.0 (-10.0 to -10.0) | +15.0 (+15.0 to +15.0) |" in text
+    assert "Not possible here: `fedbn` (no normalisation)." in text
+    worse = [made("two_level", 0.878, 0.8), *rows[:2], *rows[3:]]
+    (tmp_path / "watch.json").write_text(json.dumps(result(*worse)))
+    assert "**No**: `mu=1, given graph` is 0.6 points better." in script["page"](tmp_path)
+
+
+def test_the_front_is_that_of_all_pairs(script):
+    rng = np.random.default_rng(0)
+    rows = [made(f"rule {n}", *rng.integers(0, 6, 2) / 10) for n in range(40)]
+    found = [one["rule"] for one in script["on_front"](rows)]
+    places = {one["rule"]: np.array([one["scores"]["0"]["own"], one["scores"]["0"]["others"]]) for one in rows}
+    better = {
+        a: [b for b in places if (places[b] >= places[a]).all() and (places[b] > places[a]).any()] for a in places
+    }
+    assert found == [name for name in places if not better[name]]
+
+
+def test_what_a_device_trains_and_asks_before_it_decides(script):
+    clients = Plain(), FineTune(epochs=30), PerFedAvg(adapt=3), Averaged(FineTune(epochs=7)), TwoLevel()
+    assert [script["asked"](client) for client in clients] == [(0, 1), (30, 1), (3, 1), (7, 2), (0, 2)]
+
+
+@pytest.mark.slow(10)
+def test_methods_are_tuned_played_with_their_controls_and_kept(script, tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    script["KINDS"]["small"] = script["Kind"]("Small", "small", str(tmp_path / "small"), 0.01)
+    names = ["fedavg", "finetune:epochs=3", "two_level", "mu=1", "fedbn"]
+    jobs = script["jobs_of"]("small", names, 2, 1, tmp_path / "runs")
+    assert [(job.rule, job.graph) for job in jobs[3:]] == [("mu=1", "given"), ("mu=1", "found"), ("fedbn", "given")]
+    for job in jobs:
+        script["work"](job)
+        assert job.done() is not None
+    script["complete"]("small", jobs, tmp_path)
+    found = json.loads((tmp_path / "small.json").read_text())
+    rows = {(row["rule"], row["graph"], row["control"]): row for row in found["rows"]}
+    controls = [("given", "shuffled"), ("given", "complete"), ("given", "empty"), ("found", ""), ("found", "shuffled")]
+    assert list(rows) == [
+        *((rule, "", "") for rule in names[:3]),
+        ("mu=1", "given", ""),
+        *(("mu=1", *control) for control in controls),
+    ]
+    assert "normalisation" in found["refused"]["fedbn"]
+    shared, tuned, recipe = (rows[rule, "", ""] for rule in names[:3])
+    planned = shared["epochs"]
+    assert tuned["epochs"] == planned + 3
+    assert recipe["epochs"] == planned + 20  # ten epochs on all samples, and on two halves
+    assert rows["mu=1", "found", ""]["epochs"] == planned + 1  # before round 1
+    assert (shared["forward_passes"], recipe["forward_passes"]) == (1, 2)
+    assert shared["up_bytes"] == shared["down_bytes"]
+    # in round 3 the model and three changes go up, from round 4 to 12 the personal model too comes down
+    assert recipe["up_bytes"] == pytest.approx(shared["up_bytes"] * (1 + 3 / 12), rel=0.02)
+    assert recipe["down_bytes"] == pytest.approx(shared["down_bytes"] * (1 + 9 / 12), rel=0.02)
+    assert set(shared["scores"]) == {"0", "1"}
+    more = script["jobs_of"]("small", ["local"], 2, 1, tmp_path / "runs")  # one that comes later joins the others
+    script["work"](more[0])
+    script["complete"]("small", more, tmp_path)
+    after = json.loads((tmp_path / "small.json").read_text())
+    assert after["rows"][:-1] == found["rows"]
+    assert after["rows"][-1]["rule"] == "local"
+    assert after["rows"][-1]["up_bytes"] == 0
+    other = script["jobs_of"]("small", ["local"], 1, 1, tmp_path / "runs")
+    script["work"](other[0])
+    with pytest.raises(ValueError, match=r"seeds = \[0, 1\], these are \[0\]"):
+        script["complete"]("small", other, tmp_path)
