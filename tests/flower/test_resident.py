@@ -140,8 +140,8 @@ def test_a_client_of_ones_own_goes_to_the_devices_and_needs_a_word_there(tmp_pat
     building = tmp_path / "building"
     assert {path.relative_to(building).parts[0] for path in building.rglob("mine.py")} == {"server", "devices"}
     (tmp_path / "mine.py").unlink()
-    for words in (("device", building / "devices" / "device-000"), ("deploy", "server", building / "server")):
-        refused = process(*words, env=without_trust())
+    for start in (("device", building / "devices" / "device-000"), ("deploy", "server", building / "server")):
+        refused = process(*start, env=without_trust())
         assert refused.returncode
         assert "names code, mine:Halfway" in refused.stderr
     kept.start(command("deploy", "server", "--trust-code", building / "server"), tmp_path / "server.log")

@@ -105,7 +105,8 @@ def test_chance_is_a_probability_where_links_mean_nothing(monkeypatch):
         wrong = shuffled(links, rng)
         low[0] += judged(first, second, (wrong, wrong), rng).chance <= 0.1
         noise = rng.standard_normal((2, 20, 60))  # what is found in one half says nothing about the other
-        low[1] += judged(*noise, tuple(nearest_links(one, 3) for one in noise), rng).chance <= 0.1
+        one, other = noise
+        low[1] += judged(one, other, (nearest_links(one, 3), nearest_links(other, 3)), rng).chance <= 0.1
     assert all(1 <= count <= 22 for count in low), low  # binomial, 10%
 
 

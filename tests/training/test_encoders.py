@@ -1,6 +1,7 @@
 """Encoders of unlike inputs: their shapes, their place in a row, and what they learn without labels."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,8 +114,8 @@ def test_without_labels_it_learns_what_a_plain_encoder_and_decoder_in_torch_lear
     else:
         sides = len(shape) - 1
         flat = torch.from_numpy(x if sides == 2 else x[:, :, None])
-        wide = [(1, *v) if sides == 1 else v for v in (first.kernel_size, first.stride)]
-        padding = (0, *first.padding) if sides == 1 else first.padding
+        wide: list[Any] = [(1, *v) if sides == 1 else v for v in (first.kernel_size, first.stride)]  # type: ignore[misc]
+        padding = (0, *first.padding) if sides == 1 else first.padding  # type: ignore[misc]
         patches = torch.nn.functional.unfold(flat, wide[0], padding=padding, stride=wide[1])
         patches = patches.transpose(1, 2).reshape(-1, patches.shape[1])
     count, width = patches.shape
