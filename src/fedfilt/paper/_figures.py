@@ -89,7 +89,8 @@ def curves(
         top = max(float(points[:, 1:].max()) for lines in panels.values() for points in lines.values() if len(points))
         figure.update_yaxes(range=[low, top + 1])
     if log:
-        figure.update_xaxes(type="log", tickvals=[step * 10**power for power in range(5) for step in (1, 2, 5)])
+        ticks = [step * 10**power for power in range(5) for step in (1, 2, 5)]
+        figure.update_xaxes(type="log", tickvals=ticks, tickformat="~s", tickangle=0)
     width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)
     return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 
