@@ -168,18 +168,39 @@ MIXES = {
 }
 
 
-def unlike(seed, sensors, mix, data, whole):
+# The same, with watches of half the rate: windows filled up to one shape, or an encoder for each kind's own
+SLOW = [*UNLIKE, LINKED["mixed"], "data.sensors=mixed", "data.watch_rate=12.5"]
+BEHIND = [*(one for one in SLOW if one != "model.latent=16"), "encoder.latent=[16, 62]"]
+ENCODED = [*BEHIND, "data.pad=false"]
+OVER = "aggregator.filter.mu=0.1"
+SHAPES = {
+    "zero-padded, purely personal": [*SLOW, "aggregator=local"],
+    "zero-padded, each kind alone": [*SLOW, OVER, "kinds.mix=alone"],
+    "zero-padded, trunk over the graph": [*SLOW, OVER, "kinds.mix=trunk"],
+    "zero-padded, everything over the graph": [*SLOW, OVER, "kinds.mix=all"],
+    "encoders, purely personal": [*ENCODED, "aggregator=local"],
+    "encoders, each kind alone": [*ENCODED, OVER, "kinds.mix=alone"],
+    "encoders, the rest over the graph": [*ENCODED, OVER],
+    "the same, encoders not pre-trained": [*ENCODED, OVER, "encoder.epochs=0"],
+    "the same, encoders never leave their device": [*ENCODED, OVER, "client=fedper", 'client.keep=["encoder"]'],
+    "the same encoders on zero-padded inputs": [*BEHIND, OVER],
+}
+
+
+def unlike(seed, overrides, data, whole):
     """Accuracy per kind of device: on its own test, and on what unseen people did, seen by the same kind and place."""
-    overrides = [*UNLIKE, LINKED[sensors], f"data.sensors={sensors}", *MIXES[mix]]
-    run = Run(config_of("dsads", seed, overrides), data=data)
-    state, tests = last(run)
-    strangers = []
-    for row, own, kind in zip(state.models, data.train, data.kinds, strict=True):
+    config = config_of("dsads", seed, overrides)
+    run = Run(config, data=data)
+    run.learn_graph()
+    with run.experiment() as experiment:
+        *_, (state, record) = play(run.start(), experiment)
+        models = run.decided(state, experiment.engine)
+    tests, strangers = summary(record.mixed, data), []
+    for row, own, kind, trainer in zip(models, data.train, data.kinds, run.trainers, strict=True):
         place = whole.devices[own[0]] % len(UNITS)
         rows = data.global_test[whole.devices[data.global_test] % len(UNITS) == place]
-        x = whole.x[rows]
-        x[:, CHANNELS[kind] :] = 0
-        counts, _ = run.trainer.test(row, x, whole.y[rows], np.arange(len(rows)), data.classes)
+        x = sensed(whole.x[rows], kind, config.data)
+        counts, _ = trainer.test(row, x, whole.y[rows], np.arange(len(rows)), data.classes)
         strangers.append(float(np.trace(counts) / counts.sum()))
     kinds = np.array(data.kinds)
     found = {"own": np.array(tests["local"]["devices"]), "unseen": np.array(strangers)}
@@ -187,6 +208,17 @@ def unlike(seed, sensors, mix, data, whole):
         test: {kind: float(scores[kinds == kind].mean()) for kind in CHANNELS} | {"all": float(scores.mean())}
         for test, scores in found.items()
     }
+
+
+def sensed(x, kind, data):
+    """Windows (n, channels, time) of all sensors, as a kind of device has them."""
+    every = round(25 / data.watch_rate) if kind == "watch" else 1
+    seen = np.ascontiguousarray(x[:, : CHANNELS[kind], ::every])
+    if not data.pad:
+        return seen
+    full = np.zeros_like(x)
+    full[:, : CHANNELS[kind]] = seen.repeat(every, axis=2)[:, :, : x.shape[2]]
+    return full
 
 
 def dealt(name, seed, samples, overrides=()):
@@ -233,11 +265,26 @@ def work(out, seeds):
         less = config_of("dsads", 0, [f"data.sensors={sensors}"]).data.load(store)
         for seed in seeds:
             data = dealt("dsads", seed, less, UNLIKE)
-            for mix in MIXES:
+            for mix, overrides in MIXES.items():
                 path = out / "dsads" / f"{sensors}, {mix}-seed-{seed}.json"
                 if not path.exists():
-                    write_atomically(path, json.dumps(unlike(seed, sensors, mix, data, samples)).encode())
+                    whole = [*UNLIKE, LINKED[sensors], f"data.sensors={sensors}", *overrides]
+                    write_atomically(path, json.dumps(unlike(seed, whole, data, samples)).encode())
                     print(path, flush=True)
+    shapes(out, seeds, store)
+
+
+def shapes(out, seeds, store):
+    """Unlike channels and rates: zeros for what a device lacks against encoders of its own shape."""
+    whole = config_of("dsads", 0).data.load(store)
+    less = {pad: config_of("dsads", 0, base).data.load(store) for pad, base in ((True, SLOW), (False, ENCODED))}
+    (out / "dsads").mkdir(parents=True, exist_ok=True)
+    for seed, (title, overrides) in itertools.product(seeds, SHAPES.items()):
+        path = out / "dsads" / f"shapes, {title}-seed-{seed}.json"
+        if not path.exists():
+            data = dealt("dsads", seed, less["data.pad=false" not in overrides], overrides)
+            write_atomically(path, json.dumps(unlike(seed, overrides, data, whole)).encode())
+            print(path, flush=True)
 
 
 def earlier(samples):
@@ -280,6 +327,14 @@ def validate(seed):
         chosen = [f"aggregator.filter.mu={mu:g}", f"kinds.mix={mix}"]
         overrides = [*UNLIKE, LINKED["mixed"], "data.sensors=mixed", *chosen]
         _, tests = last(Run(config_of("dsads", seed, overrides), data=data))
+        print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
+
+    encoded = dealt("dsads", seed, config_of("dsads", seed, ENCODED).data.load(store), ENCODED)
+    encoded = replace(encoded, local_test=encoded.validation)
+    print(f"\n**unlike inputs, windows that nobody trains on or is tested with, seed {seed}**\n")
+    for latent, epochs in (("[16, 31]", 10), ("[32, 31]", 10), ("[16, 62]", 10), ("[16, 62]", 0), ("[16, 62]", 20)):
+        chosen = [f"encoder.latent={latent}", f"encoder.epochs={epochs}"]
+        _, tests = last(Run(config_of("dsads", seed, [*ENCODED, OVER, *chosen]), data=encoded))
         print(f"{' '.join(chosen)} {shown([tests['local']['mean']])}", flush=True)
 
 
@@ -336,6 +391,13 @@ def tables(out):
                 if found:
                     columns = [shown([f[kind] for f in found]) for kind in (*CHANNELS, "all")]
                     print(f"| {mix} | {' | '.join(columns)} |")
+    for test in ("own", "unseen"):
+        print(f"\n**unlike shapes, {test}**\n\n| | watch | phone | unit | all |\n|---|---|---|---|---|")
+        for title in SHAPES:
+            found = [f[test] for f in read("dsads", f"shapes, {title}")]
+            if found:
+                columns = [shown([f[kind] for f in found]) for kind in (*CHANNELS, "all")]
+                print(f"| {title} | {' | '.join(columns)} |")
 
 
 if __name__ == "__main__":

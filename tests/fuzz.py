@@ -96,7 +96,7 @@ with instrumented():
     from fedfilt.home.readings import Complaints
     from fedfilt.rounds.participation import read_trace
     from fedfilt.rounds.types import State
-    from fedfilt.runs import checkpoint, config
+    from fedfilt.runs import advice, checkpoint, config, tuning
     from fedfilt.runs.lines import read_lines
     from fedfilt.runs.numbers import numbers
     from fedfilt.runs.records import Records
@@ -168,6 +168,8 @@ def read_wire(content: bytes, folder: Path) -> None:
     for size in (SIZE, 1, 4096):
         with refusing():
             assert wire.unpack(content, size).shape == (size,)
+        with refusing():
+            assert wire.unpack(content, 4 * size, least=size).shape == (4 * size,)
 
 
 def read_messages(content: bytes, folder: Path) -> None:
@@ -181,6 +183,9 @@ def read_messages(content: bytes, folder: Path) -> None:
         assert np.isfinite(job.model).all()
         assert 0 <= job.plan.density <= 1
         assert job.round > 0
+    with refusing():
+        _, job = messages.read_train_order(message, 4 * SIZE, least=SIZE)
+        assert job.model.shape == (4 * SIZE,)
     job = Job(3, 1, ROW, Plan())
     with refusing():
         trained = messages.read_train_reply(message, "run", job, range(-1, 100), 1000)
@@ -290,6 +295,16 @@ def read_graph(content: bytes, folder: Path) -> None:
     again = graph_of(json_of((graph_json(graph) or "").encode()))
     assert again.count == graph.count
     assert again.hash == graph.hash
+
+
+def read_choosing(content: bytes, folder: Path) -> None:
+    written(content, folder, advice.FILE)
+    told = advice.kept(folder)
+    assert told is None or all(isinstance(one, str) for one in [*told["sentences"], *told["measured"].values()])
+    written(content, folder, tuning.FILE)
+    found = tuning.Tuned.of(folder)
+    assert found.rules.keys() == {rule for rule in found.rules if found.settings(rule) is not None}
+    assert repr(found)
 
 
 def read_building(content: bytes, folder: Path) -> None:
@@ -626,6 +641,23 @@ def seeds_graph() -> Iterable[bytes]:
         yield (graph_json(graph) or "").encode()
 
 
+def seeds_choosing() -> Iterable[bytes]:
+    links = {"links": 3, "linked": 0.2, "unlinked": 0.1, "chance": 0.01, "neighbours": 0.5, "everyone": 0.4, "own": 0.3}
+    told = {
+        "sentences": ["It helps."],
+        "halves": 0.5,
+        "labels": 0.1,
+        "given": links,
+        "found": None,
+        "clusters": [[0, 1]],
+    }
+    yield json.dumps(told).encode()
+    tried = {"settings": {"training.learning_rate": 0.1}, "validation": 0.9, "loss": 0.3, "why": ""}
+    failed = {"settings": {"training.learning_rate": 9.0}, "validation": None, "loss": None, "why": "it diverged"}
+    found = {"rules": {"fedavg": [tried, failed]}, "metric": "accuracy", "lower": False, "seeds": [100]}
+    yield json.dumps({**found, "budget": 2, "experiment": {"rounds": 5}}).encode()
+
+
 def seeds_building() -> Iterable[bytes]:
     yield b"device,room,x,y,z\nlamp,hall,1,2,0.5\nwatch,kitchen,3,4,1\n"
     yield (
@@ -927,6 +959,7 @@ TARGETS = {
     "run": Target(read_run, seeds_run, None),
     "exported": Target(read_exported, seeds_exported, None),
     "graph": Target(read_graph, seeds_graph, JSON),
+    "choosing": Target(read_choosing, seeds_choosing, JSON),
     "building": Target(read_building, seeds_building, TOML),
     "trace": Target(read_trace_of_devices, seeds_trace, BYTES),
     "config": Target(read_config, seeds_config, TOML),

@@ -150,6 +150,62 @@ def unlike_run(mix: str = "trunk", events: Sequence[Table] = (), rule: str = "gf
     return Run(config, data=data)
 
 
+# Three kinds of devices by name: channels, rows of a window, rows a second
+SENSORS = {"watch": (3, 10, 5.0), "phone": (6, 20, 10.0), "unit": (9, 20, 10.0)}
+ENCODED: Table = {
+    "rounds": 4,
+    "graph": {"name": "homes", "rooms": 2, "devices": 6, "between": "same_place"},
+    "encoder": {"latent": [4, 10], "kernel": 3, "epochs": 2},
+    "model": {"name": "motifs", "filters": 8, "kernel": 3},
+    "training": {"learning_rate": 0.1, "batch_size": 8},
+    "scheduler": {"name": "everything", "epochs": 2},
+    "evaluation": {"every": 2},
+    "checkpoint": {"every": 2},
+    "engine": {"workers": 1},
+}  # two homes with a watch, a phone and a unit each
+
+
+def motions(device: int, kind: str, seconds: int = 36) -> tuple[Array, Array]:
+    """(signal (time, channels), labels (time,)) of what a kind of device records: three motions in turn."""
+    channels, _, rate = SENSORS[kind]
+    rng, time = np.random.default_rng(device), np.arange(round(seconds * rate)) / rate
+    labels = (time // 6).astype(int) % 3
+    phases = np.arange(channels) + 0.3 * device
+    return np.sin(time[:, None] * (1 + labels[:, None]) * 2 + phases) + 0.3 * rng.standard_normal(
+        (len(time), channels)
+    ), labels
+
+
+def encoded_run(**changes: Any) -> Run:
+    """Devices of three kinds in two homes, of unlike channels and rates, with the moments that they saw together."""
+    found, kinds = [], tuple(SENSORS) * 2
+    for device, kind in enumerate(kinds):
+        signal, labels = motions(device, kind)
+        for label in range(3):
+            moment = 3 * (device // 3) + label
+            found.append(Recording(device, device // 3, label, signal[labels == label], SENSORS[kind][2], moment))
+    samples = windows("made", found, window=20, step=20, kinds=kinds)
+    data = Wearers()(samples, np.arange(6) // 3, Sizes(9, "whole", "whole"), np.random.default_rng(0))
+    return Run(from_table({**ENCODED, "partition": "wearers", **changes}), data=data)
+
+
+def encoded_homes(folder: Path, **changes: Any) -> Table:
+    """The same as an experiment on devices with data of their own, which is written into their folders."""
+    for device, kind in enumerate(tuple(SENSORS) * 2):
+        signal, labels = motions(device, kind)
+        names = ["time", *(f"c{i}" for i in range(signal.shape[1])), "label"]
+        rows = [
+            ",".join([repr(row / SENSORS[kind][2]), *map(repr, values.tolist()), "abc"[label]])
+            for row, (values, label) in enumerate(zip(signal, labels, strict=True))
+        ]
+        place = folder / f"device-{device}" / "data"
+        place.mkdir(parents=True)
+        (place / "week.csv").write_text("\n".join([",".join(names), *rows]) + "\n")
+    sensors = [{"kind": k, "shape": [c, rows], "rate": rate} for k, (c, rows, rate) in SENSORS.items()]
+    own = {"name": "own", "labels": list("abc"), "sensors": sensors, "kinds": list(SENSORS) * 2}
+    return {**ENCODED, "data": {**own, "folders": f"{folder}/device-*"}, "samples": {"train": 30}, **changes}
+
+
 def as_far_as(last: int, folder: Path, **changes: Any) -> tuple[list[Table], str]:
     """Play the small experiment, changed and with checkpoints, up to a round that it has not reached yet.
 

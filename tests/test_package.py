@@ -56,11 +56,13 @@ def for_type_checkers(file):
 
 def test_public_names_are_pinned():
     assert fedfilt.__all__ == [
+        "Advice",
         "Building",
         "Comparison",
         "Config",
         "DataMissing",
         "Diverged",
+        "Encoder",
         "Evaluation",
         "Event",
         "Experiment",
@@ -86,6 +88,7 @@ def test_public_names_are_pinned():
         "Training",
         "Tuned",
         "Updates",
+        "advise",
         "aggregators",
         "clients",
         "compare",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         sparsifiers,
         topologies,
     )
-    from fedfilt.calls import compare, load, report, run, tune
+    from fedfilt.calls import advise, compare, load, report, run, tune
     from fedfilt.data.samples import FederatedData
     from fedfilt.data.store import DataMissing, Store
     from fedfilt.graph.building import Building
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fedfilt.rounds.timeline import Event
     from fedfilt.rounds.types import Evaluation, Experiment, Record, State, Updates
     from fedfilt.rounds.voting import vote
+    from fedfilt.runs.advice import Advice
     from fedfilt.runs.build import Run
     from fedfilt.runs.comparison import Comparison
     from fedfilt.runs.config import Config, from_table
@@ -53,15 +54,18 @@ if TYPE_CHECKING:
     from fedfilt.system.orders import Plan, Schedule
     from fedfilt.training._torch import torch_module
     from fedfilt.training.client import Sent, Task
+    from fedfilt.training.encoders import Encoder
     from fedfilt.training.sgd import Diverged, Training
 
 # Public name -> module that defines it. Loaded on first use, so that the command line starts at once.
 _HOMES = {
+    "Advice": "runs.advice",
     "Building": "graph.building",
     "Comparison": "runs.comparison",
     "Config": "runs.config",
     "DataMissing": "data.store",
     "Diverged": "training.sgd",
+    "Encoder": "training.encoders",
     "Evaluation": "rounds.types",
     "Event": "rounds.timeline",
     "Experiment": "rounds.types",
@@ -87,6 +91,7 @@ _HOMES = {
     "Training": "training.sgd",
     "Tuned": "runs.tuning",
     "Updates": "rounds.types",
+    "advise": "calls",
     "compare": "calls",
     "fit": "runs.fit",
     "from_table": "runs.config",
@@ -105,11 +110,13 @@ _HOMES = {
     "vote": "rounds.voting",
 }
 __all__ = [
+    "Advice",
     "Building",
     "Comparison",
     "Config",
     "DataMissing",
     "Diverged",
+    "Encoder",
     "Evaluation",
     "Event",
     "Experiment",
@@ -135,6 +142,7 @@ __all__ = [
     "Training",
     "Tuned",
     "Updates",
+    "advise",
     "aggregators",
     "clients",
     "compare",

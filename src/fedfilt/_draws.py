@@ -21,6 +21,9 @@ class Key(IntEnum):
     HOLDOUT = 2**30 + 6  # before a device: which of its samples test it instead
     STARTS = 2**30 + 10  # before a number: further first models, of methods with several
     TUNING = 2**30 + 20  # before a key of the experiment: values of it that are tried
+    ADVICE = (
+        2**30 + 21
+    )  # alone: shuffled links and devices drawn anew; before a device: which samples are in which half
 
 
 class RoundKey(IntEnum):

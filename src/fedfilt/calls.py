@@ -1,6 +1,7 @@
 """Experiments in one call each: what the command line does, and what Python calls."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from fedfilt._checks import check_count
 from fedfilt._files import write_atomically
 from fedfilt._progress import progress_bar, shown
 from fedfilt.data.store import store_with
+from fedfilt.runs import advice, tuning
 from fedfilt.runs import compare as comparing
-from fedfilt.runs import tuning
+from fedfilt.runs.advice import ROUNDS, Advice
 from fedfilt.runs.build import Run
 from fedfilt.runs.comparison import Comparison
 from fedfilt.runs.config import Config, config_of
@@ -74,7 +76,7 @@ def compare(
     seeds: int = 1,
     folder: str | Path | None = None,
     *,
-    over: Sequence[str] = (),
+    over: str | Sequence[str] | Mapping[str, Sequence[Any]] = (),
     tuned: Tuned | str | Path | None = None,
     against: str | None = None,
     controls: bool = False,
@@ -88,11 +90,13 @@ def compare(
 
     Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
     `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
-    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05": see `fedfilt.runs.sweep`.
+    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05", several of them, or
+    {"training.learning_rate": [0.01, 0.05]}: see `fedfilt.runs.sweep`.
     With `controls`, every rule that uses the graph is played on the shuffled, the complete and the empty graph too.
     `tuned` is what `tune` gave, or its folder: then each rule has the settings that were chosen for it. Over several
     seeds, all are compared with the rule `against`: fine-tuning if it takes part, else FedAvg. For the rest see `run`.
     """
+    over = _axes(over)
     made = config_of(config, overrides, trust_code)
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
     place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
@@ -169,6 +173,37 @@ def tune(
     return Tuned.of(place)
 
 
+def advise(
+    run: Given | Records,
+    *,
+    rounds: int = ROUNDS,
+    share_labels: bool = False,
+    data_dir: str | Path | None = None,
+    trust_code: bool = False,
+    **overrides: Any,
+) -> Advice:
+    """Say whether a graph helps an experiment, given or found, and which rule to take, without looking at its data.
+
+    `run` is an experiment as in `run`, or a run: its folder or its records, of which the experiment is taken, and where
+    the measurement and the advice are kept: the first to be used again, the second for the dashboard. A probe trains so
+    many `rounds` of FedAvg, then every device fine-tunes. With `share_labels`, devices also tell how many samples of
+    each label they have. See docs/choosing.md.
+    """
+    folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
+    folder = folder if folder is not None and (folder / "config.toml").is_file() else None
+    given = folder / "config.toml" if folder is not None else run
+    if isinstance(given, Records):
+        raise ValueError(f"{run} has no config.toml, which says what its experiment is")
+    made = config_of(given, overrides, trust_code)
+    words = [str(given) if isinstance(given, str | Path) else "EXPERIMENT.toml"]
+    words += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    with progress_bar(False) as bar:
+        found = advice.advise(made, shlex.join(words), store_with(bar, data_dir), rounds, share_labels, folder)
+    if folder is not None:
+        found.save(folder)
+    return found
+
+
 def _named(rules: str | Sequence[str]) -> list[str]:
     return named(rules if isinstance(rules, str) else ",".join(rules))
 
@@ -180,6 +215,19 @@ def _follow(bar: Any, name: str, steps: Iterable[comparing.Played], total: int) 
         words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
         bar.update(task, completed=step.before + step.line["round"], description=words)
     bar.update(task, completed=total)
+
+
+def _axes(over: str | Sequence[str] | Mapping[str, Sequence[Any]]) -> list[str]:
+    """Settings to try, as on the command line.
+
+    >>> _axes({"client.weight": [0.1, 1], "graph": ["rooms"]}), _axes("client.weight=0.1,1")
+    (['client.weight=0.1,1', 'graph=rooms'], ['client.weight=0.1,1'])
+    """
+    if not isinstance(over, Mapping):
+        return [over] if isinstance(over, str) else list(over)
+    tried = {key: [values] if isinstance(values, str) else values for key, values in over.items()}
+    told = {key: [one if isinstance(one, str) else json.dumps(one) for one in values] for key, values in tried.items()}
+    return [f"{key}={','.join(values)}" for key, values in told.items()]
 
 
 def report(runs: Any, out: str | Path | None = None) -> Path:

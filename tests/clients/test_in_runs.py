@@ -22,8 +22,10 @@ from fedfilt.runs.compare import compare
 from fedfilt.runs.config import config_of, from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
+from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.schedulers import Everything
+from fedfilt.show.dashboard.page import neighbours
 from fedfilt.show.shares import taken
 from helpers import MINE, SMALL, finish, process, some_data
 
@@ -326,6 +328,16 @@ def test_a_graph_is_learned_from_models_alone(tmp_path):
     assert found[0] == found[1]
 
 
+def test_the_dashboard_says_what_shares_are_of(tmp_path):
+    """A client that decides with a model of its own is given a row, and that is what the shares are of."""
+    finish(tmp_path, rounds=1, client="ditto", aggregator="fedavg")
+    assert "row that it was given is made of (the client ditto decides" in str(neighbours(Records(tmp_path), 0, None))
+    path = tmp_path / "config.toml"
+    for name, words in (("plain", "its new model is made of"), ("mine:Client", "mine:Client may decide with another")):
+        path.write_text(path.read_text().replace('"ditto"', f'"{name}"').replace('"plain"', f'"{name}"'))
+        assert words in str(neighbours(Records(tmp_path), 0, None))
+
+
 def test_pages_show_runs_of_rules_that_remember(tmp_path):
     inner = {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 3.0}}
     for name, rule in {"one": "fedadam", "two": {"name": "fedavgm", "aggregator": inner}}.items():
@@ -369,6 +381,12 @@ def test_a_simulation_over_flower_that_was_interrupted_has_the_same_bits(tmp_pat
     assert whole.result["models_sha256"] == parts.result["models_sha256"]
     last = [read_lines(tmp_path / name)[-1]["mixed"] for name in ("whole", "parts")]
     assert last[0] == last[1]  # of the models that devices decide with
+
+
+def test_both_halves_of_feddyn_have_the_same_alpha():
+    with pytest.raises(ValueError, match=r"must be the same, got 0\.1 and 0\.5"):
+        Run(from_table({**SMALL, "client": "feddyn", "aggregator": {"name": "feddyn", "alpha": 0.5}}))
+    assert with_rule(from_table(SMALL), "feddyn:alpha=0.5").aggregator == FedDyn(0.5)
 
 
 def test_the_rule_scaffold_needs_its_client():

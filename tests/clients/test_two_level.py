@@ -1,6 +1,7 @@
 """two_level in whole runs: when it personalises, what that costs, who has no personal model, and what is refused."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.rules import rule_name, with_rule
+from fedfilt.show.shares import taken
 from fedfilt.training.client import Own
 from fedfilt.training.trainer import Trainer
 from fedfilt.training.work import Desk, personal, work
@@ -80,6 +82,9 @@ def test_ordinary_rounds_cost_what_fedavg_does_and_one_costs_more(tmp_path):
     assert [found is None for found in measured] == [True, True, True, False, True, True]
     assert 0 < measured[3]["halves"] <= 1
     assert len(measured[3]["reliability"]) == 20
+    kept = fedfilt.Records(tmp_path / "two")
+    assert kept.rounds[3]["measured"]["linked"] == measured[3]["linked"]
+    assert kept.line(4)["measured"] == measured[3]
     assert measured[3]["linked_pairs"] + measured[3]["unlinked_pairs"] == 190
     assert not [line for line in lines if line.get("events")], "the guard minds nothing"
     assert not np.concatenate(blocks(run, state["models"])[2:]).any()
@@ -123,7 +128,7 @@ def test_a_device_that_took_no_part_answers_with_the_shared_model(tmp_path):
         np.testing.assert_array_equal(run.layout.row(tensors), first[device])
 
 
-@pytest.mark.parametrize("start", ["neighbours", "own"])
+@pytest.mark.parametrize("start", ["neighbours", "mean", "own"])
 def test_a_device_that_joins_later_has_no_personal_model(tmp_path, start):
     events = [{"round": 1, "leave": 5}, {"round": 6, "join": 5, "start": start}]
     _, run, state = played(tmp_path / "run", events=events)
@@ -216,6 +221,17 @@ def own_loss(outputs, labels):
     return 2 * nn.functional.cross_entropy(outputs, labels)
 
 
+def test_models_are_also_tested_before_mixing_and_on_held_out_samples(tmp_path):
+    often = {"every": 1, "trained": True, "validation": 0.3}
+    lines, *_ = played(tmp_path / "two", evaluation=often)
+    plain, *_ = played(tmp_path / "one", evaluation=often, client="plain", aggregator="fedavg")
+    for mine, theirs in zip(lines, plain, strict=True):  # while devices have no personal model, all is FedAvg's
+        if mine["round"] <= 4:
+            assert mine["trained"]["local"]["mean"] == theirs["trained"]["local"]["mean"]
+    assert lines[2]["mixed"]["validation"]["mean"] == plain[2]["mixed"]["validation"]["mean"]
+    assert lines[5]["mixed"]["validation"]["mean"] != plain[5]["mixed"]["validation"]["mean"]
+
+
 def test_a_run_whose_devices_average_is_not_exported_as_one_model(tmp_path):
     finish(tmp_path / "run", rounds=1, client=QUICK, aggregator="empirical_bayes")
     for kind in ("--c", "--onnx"):
@@ -224,6 +240,8 @@ def test_a_run_whose_devices_average_is_not_exported_as_one_model(tmp_path):
         assert "answers with the average of 2 models" in done.stderr.replace("\n", " ")
     ran = call("report", tmp_path / "run")
     assert ran.returncode == 0, ran.stderr
+    shares = taken(fedfilt.Records(tmp_path / "run"), [0])[0]
+    assert [part.share for part in shares] == pytest.approx([1 / 20] * 9)  # as FedAvg does
 
 
 # --- by name, and what is refused -------------------------------------------------------------------------------------
@@ -269,7 +287,8 @@ def test_two_level_and_its_rule_need_each_other():
 
 def test_links_and_readings_change_the_personal_models_alone(tmp_path):
     found = []
-    for name, rule in {"a": {}, "b": {"links": True}, "c": {"reading": "balanced"}}.items():
+    options: dict[str, dict[str, Any]] = {"a": {}, "b": {"links": True}, "c": {"reading": "balanced"}}
+    for name, rule in options.items():
         _, run, state = played(tmp_path / name, aggregator={"name": "empirical_bayes", **rule})
         found.append(blocks(run, state["models"]))
     for other in found[1:]:

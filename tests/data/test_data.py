@@ -550,7 +550,14 @@ def test_bad_partitions(make, message):
         ),
         (([(np.zeros((2, 2)), [-1, 1])],), "labels 0, 1, 2"),
         (([(np.full((2, 2), np.nan), [0, 1])],), "finite inputs"),
-        (([(np.zeros((2, 2)), [0, 1]), (np.zeros((2, 3)), [0, 1])],), r"train\[1\] must have inputs of shape \(2,\)"),
+        (
+            ([(np.zeros((2, 2)), [0, 1])], [(np.zeros((2, 3)), [0, 1])]),
+            r"local_test\[0\] must have inputs of shape \(2,\), as train\[0\], got \(3,\)",
+        ),
+        (
+            ([(np.zeros((2, 2)), [0, 1])], None, (np.zeros((2, 3)), [0, 1])),
+            r"global_test must have inputs of a shape that devices have, \(2,\), got \(3,\)",
+        ),
         (([(np.zeros((2, 2)), [0, 1])], []), "local_test must have one entry per device"),
     ],
 )

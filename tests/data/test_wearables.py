@@ -216,6 +216,24 @@ def test_dsads_reads_any_archive_of_that_layout_and_names_what_is_wrong(tmp_path
         Dsads(sensors="alike")
 
 
+def test_dsads_keeps_the_channels_and_the_rate_of_every_kind_or_fills_them_up(tmp_path):
+    archive = small_dsads(tmp_path / "a.zip")
+    kinds = {"sensors": "mixed", "watch_rate": 12.5, "archive": archive}
+    plain = Dsads(archive=archive).recordings(Store())
+    own, filled = (Dsads(**kinds, pad=pad).recordings(Store()) for pad in (False, True))
+    for full, one, other in zip(plain, own, filled, strict=True):
+        channels, every = [(3, 2), (6, 1), (9, 1)][(one.person + one.device % 5) % 3]  # watch, phone, unit
+        np.testing.assert_array_equal(one.signal, full.signal[::every, :channels])
+        assert (one.rate, other.rate) == (25 / every, 25)
+        assert other.signal.shape == (125, 9)
+        np.testing.assert_array_equal(other.signal[::every, :channels], one.signal)
+        if every == 2:  # every value of a watch twice
+            np.testing.assert_array_equal(other.signal[1::2], other.signal[:-1:2])
+        assert not other.signal[:, channels:].any()
+    with pytest.raises(ValueError, match=r"data\.watch_rate must be 25 or 12\.5, got 50"):
+        Dsads(watch_rate=50.0)
+
+
 def test_a_missing_dsads_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDFILT_DATA", raising=False)
     with pytest.raises(DataMissing, match="UCI data set 256"):

@@ -313,3 +313,18 @@ def test_nodes_that_came_online_since_an_order_are_known_once_they_could_have_an
     assert nodes.restarted(seconds=100.0) == {2}
     assert nodes.restarted(seconds=40.0) == set()
     assert Nodes(listing, 1).restarted(seconds=100.0) == set()
+
+
+def test_a_row_may_be_sent_without_its_end_and_an_order_without_the_number_of_rounds():
+    row = np.arange(1, 7, dtype=np.float32)
+    order = messages.train_order("run", Job(3, 1, row, Plan(2), rounds=9))
+    _, job = messages.read_train_order(order, 12, least=3)
+    assert job.rounds == 9
+    np.testing.assert_array_equal(job.model, [*row, *np.zeros(6)])
+    given = messages.read_test_order(messages.test_order("run", 3, 1, row, "about"), 12, least=6)
+    np.testing.assert_array_equal(given.row, job.model)
+    for size, least in ((12, 0), (12, 4), (5, 1), (0, 1)):
+        with pytest.raises(messages.BadMessage, match=f"row must be {size} float32 values"):
+            messages.read_train_order(order, size, least=least)
+    del order["fedfilt"]["rounds"]  # of an edge server of an older version
+    assert messages.read_train_order(order, 6)[1].rounds == 0

@@ -31,6 +31,7 @@ from deployments import (
     DEALT,
     FILE,
     LABELS,
+    PLACE,
     Devices,
     below,
     check_result,
@@ -47,12 +48,14 @@ from deployments import (
 from fedfilt._trust import without_trust
 from fedfilt.data.own import read
 from fedfilt.engines.flower._compat import Fleet, Unreachable, internals
+from fedfilt.engines.flower.engine import Seen
 from fedfilt.engines.flower.identity import registered
 from fedfilt.flower.deploy.certificates import certificates, new_key
 from fedfilt.flower.deploy.control import control
+from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.write import experiment_of
 from fedfilt.runs.config import from_table
-from helpers import MINE, SLOW, call, command, process, until
+from helpers import MINE, SLOW, call, command, encoded_homes, process, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
 
@@ -137,8 +140,8 @@ def test_a_client_of_ones_own_goes_to_the_devices_and_needs_a_word_there(tmp_pat
     building = tmp_path / "building"
     assert {path.relative_to(building).parts[0] for path in building.rglob("mine.py")} == {"server", "devices"}
     (tmp_path / "mine.py").unlink()
-    for words in (("device", building / "devices" / "device-000"), ("deploy", "server", building / "server")):
-        refused = process(*words, env=without_trust())
+    for start in (("device", building / "devices" / "device-000"), ("deploy", "server", building / "server")):
+        refused = process(*start, env=without_trust())
         assert refused.returncode
         assert "names code, mine:Halfway" in refused.stderr
     kept.start(command("deploy", "server", "--trust-code", building / "server"), tmp_path / "server.log")
@@ -171,6 +174,29 @@ def test_a_device_gets_the_code_of_the_experiment_but_never_in_place_of_its_owne
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.slow(20)
+def test_devices_with_unlike_inputs_train_their_encoders_themselves(tmp_path, kept):
+    """Three kinds, each with its own channels and rate; the server knows their shapes and has no data."""
+    table = encoded_homes(tmp_path / "homes", rounds=2, evaluation={"every": 1}, engine=PLACE)
+    building, server = deployed(tmp_path, kept, experiment=from_table(table).toml())
+    shutil.rmtree(tmp_path / "homes")
+    Devices(building, kept).start_all()
+    until(lambda: server.poll() is not None, "the end of the run")
+    assert server.returncode == 0
+    check_result(building, 2)
+    assert [device["kind"] for device in tomls(building)] == ["watch", "phone", "unit"] * 2
+    for device, channels in enumerate((3, 6, 9)):
+        own = load_file(building / "devices" / f"device-{device}" / "state" / "model.safetensors")
+        assert own["encoder.weight"].shape[1] == channels
+    done = call("export", building / "devices" / "device-0", "--c", "--out", tmp_path / "exported")
+    assert "cannot be exported yet" in " ".join(done.stderr.split())
+
+
+def tomls(building):
+    """What every device is told, in the order of the devices."""
+    return [tomllib.loads(path.read_text()) for path in sorted((building / "devices").glob("*/device.toml"))]
+
+
 @pytest.mark.slow(30)
 def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_path, kept):
     """The server has no data at all; the graph is learned from what the devices send."""
@@ -200,6 +226,20 @@ def test_own_data_stays_where_it_is_and_gives_the_bits_of_the_local_engine(tmp_p
     assert [told[f"device-{n:03d}"]["last_round"] for n in range(4)] == [3] * 4
     assert {told[name]["samples"] for name in told} == {len(held.train_y)}
     assert abs(told["device-000"]["clock_ahead"]) < 60
+
+
+def test_the_status_has_the_score_of_the_task(tmp_path):
+    building = written(tmp_path)
+    (building / "server" / "run").mkdir()
+    (building / "server" / "run" / "config.toml").touch()
+    line = {"round": 1, "mixed": {"local": {"devices": [12.5] * 4, "metric": "rmse", "lower": True}}}
+    Members(building / "server").report(line, {0: Seen(1, time.time(), 20)})
+    told = status(building)["device-000"]
+    assert (told["score"], told["metric"]) == (12.5, "rmse")
+    shown = call("deploy", "status", "--building", building).stdout
+    assert "RMSE" in shown
+    assert "12.5" in shown
+    assert "accuracy" not in shown
 
 
 def test_a_public_test_is_only_on_the_server(tmp_path):
@@ -454,7 +494,7 @@ def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
     record(building / "devices" / "kitchen-lamp", seed=9)
     devices.start("kitchen-lamp")
     until(lambda: "kitchen-lamp" in status(building), "the lamp is known")
-    until(lambda: status(building)["kitchen-lamp"]["accuracy"] is not None, "the lamp takes part")
+    until(lambda: status(building)["kitchen-lamp"]["score"] is not None, "the lamp takes part")
     assert status(building)["kitchen-lamp"]["online"]
 
     lost = tmp_path / "lost"
@@ -613,7 +653,7 @@ def test_what_the_owner_switches_off_is_not_told(tmp_path, kept):
     assert status(building)["device-002"]["samples"] is None
     assert line["mixed"]["local"]["devices"][2] is None
     assert line["mixed"]["local"]["devices"][1] is not None
-    assert status(building)["device-002"]["accuracy"] is None
+    assert status(building)["device-002"]["score"] is None
 
 
 @pytest.mark.skipif(EMULATED not in os.environ, reason="`make aarch64` sets up the emulated CPU and runs this")

@@ -48,7 +48,9 @@ def test_it_is_the_method_as_it_was_written_down(case, balanced):
     np.testing.assert_allclose(combined(found, D), oracle(D, A, B, n, balanced) @ D, atol=1e-6)
     assert 0 < measured.halves < 1
     single = [one.astype(np.float32) for one in (D, A, B)]
-    np.testing.assert_allclose(empirical_bayes(*single, n, balanced=balanced)[0], found, atol=1e-3)
+    np.testing.assert_allclose(
+        empirical_bayes(single[0], single[1], single[2], n, balanced=balanced)[0], found, atol=1e-3
+    )
     assert combined(found, single[0]).dtype == np.float32
 
 
@@ -62,7 +64,8 @@ def test_with_two_numbers_on_a_regular_graph_it_is_a_graph_filter():
     smooth = np.linalg.inv(np.eye(count) + 0.4 * graph.laplacian.toarray()) @ rng.standard_normal((count, 400))
     smooth /= np.linalg.norm(smooth, axis=1, keepdims=True)  # where all changes have one length, H is the filter itself
     halves = [smooth + 0.03 * rng.standard_normal(smooth.shape) for _ in range(2)]
-    found, measured = empirical_bayes(smooth, *halves, np.full(count, 20), links=graph, balanced=True)
+    given = smooth, halves[0], halves[1], np.full(count, 20)
+    found, measured = empirical_bayes(*given, links=graph, balanced=True)
     r, a, b, degree = measured.reliability[0], measured.linked, measured.unlinked, 4
     assert a > b + 0.1
 
@@ -72,11 +75,9 @@ def test_with_two_numbers_on_a_regular_graph_it_is_a_graph_filter():
 
     values, vectors = np.linalg.eigh(graph.laplacian.toarray())
     np.testing.assert_allclose(found, (vectors * response(values)) @ vectors.T, atol=1e-9)
-    personal, _ = empirical_bayes(smooth, *halves, np.full(count, 20), links=graph)
+    personal, _ = empirical_bayes(*given, links=graph)
     np.testing.assert_allclose(personal, found * (personal[0, 0] / found[0, 0]), atol=1e-9)  # all devices look alike
-    np.testing.assert_allclose(
-        empirical_bayes(smooth, *halves, np.full(count, 20), links=graph.adjacency.toarray() > 0)[0], personal
-    )
+    np.testing.assert_allclose(empirical_bayes(*given, links=graph.adjacency.toarray() > 0)[0], personal)
 
 
 def test_the_personal_reading_keeps_the_size_of_a_devices_own_signal():
@@ -131,7 +132,9 @@ def test_it_is_finite_and_permuting_devices_permutes_it(case, linked, balanced):
     assert np.linalg.norm(moved) <= 1e4 * np.linalg.norm(given[0]) + 1e-9
     order = np.random.default_rng(1).permutation(len(found))
     other = [one[order] for one in given]
-    again, _ = empirical_bayes(*other, links[np.ix_(order, order)] if linked else None, balanced)
+    again, _ = empirical_bayes(
+        other[0], other[1], other[2], other[3], links[np.ix_(order, order)] if linked else None, balanced
+    )
     np.testing.assert_allclose(combined(again, other[0]), moved[order], rtol=1e-5, atol=1e-5 * abs(given[0]).max())
 
 

@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -209,6 +210,30 @@ def test_without_clipping_the_run_goes_back_and_names_who_caused_it():
     assert np.median(records[4].mixed.global_loss) > 100  # it was spoilt
 
 
+def test_a_device_whose_reply_does_not_count_keeps_what_it_had():
+    """In quarantine, or in a round that is taken back: its client's state and its unsent rest stay as they were."""
+    scheduler = {"name": "everything", "epochs": 1, "density": 0.5}
+    for change, guard, first in ((flip, {"strikes": 1}, 1), (once, {"clip": 0.0, "cap": 0.0}, 6)):
+        run = Run(
+            from_table({**TABLE, "client": "ditto", "aggregator": "fedavg", "guard": guard, "scheduler": scheduler})
+        )
+        with run.experiment() as experiment:
+            hostile = replace(experiment, engine=Hostile(experiment.engine, change))
+            states, records = zip(*islice(play(run.start(), hostile), 7), strict=True)
+        events = told(records, "quarantined", "setback")
+        assert events[0][0] == first
+        before = states[first - 2] if first > 1 else run.start()
+        shut = [0] if change is flip else range(len(before.models))
+        for device in shut:
+            assert states[first - 1].accepted[device] == first - 1
+            kept = [state.clients.get(device, {}).get("personal") for state in (before, states[first - 1])]
+            np.testing.assert_array_equal(*kept)
+        left = [np.zeros(1) if state.residuals is None else state.residuals[0] for state in (before, states[first - 1])]
+        assert not (left[0] - left[1]).any()
+        others = states[first - 1].accepted[1:]
+        assert (others == (first if change is flip else first - 1)).all()
+
+
 def test_a_run_that_cannot_get_well_says_who_is_the_likely_cause():
     with pytest.raises(Diverged, match=r"round \d+, and going back did not help; .* device 0 \(\S+ times the median\)"):
         played(lambda round, update: np.full_like(update, 1e30), guard={"clip": 0, "cap": 0, "quarantine": 0})
@@ -388,6 +413,21 @@ def test_robust_rules_by_kind_and_what_they_cannot_do():
     assert usual(np.eye(3), np.ones((3, 3))) == 0
     nobody = Updates(0 * rows, 0 * weights)
     np.testing.assert_array_equal(Robust(aggregators.FedAvg())(rows, nobody, GRAPH), rows)
+
+
+def test_what_travels_seldom_has_no_usual_length():
+    """Only the model in a row is measured and shortened; a device in quarantine still brings nothing."""
+    rows = np.ones((5, 4), np.float32)
+    rows[:, 2:] = 100  # in this round devices send something else too
+    rows[4, :2] = 30
+    state, guard = State(0, np.zeros((5, 4), np.float32)), Guard()
+    seen = guard.watch(state, Updates(rows, np.ones(5)), size=2)
+    np.testing.assert_array_equal(seen.updates.rows[:4], rows[:4])
+    np.testing.assert_allclose(seen.updates.rows[4], [3, 3, 100, 100])
+    assert [(event.device, event.what) for event in seen.events] == [(4, "clipped")]
+    away = {**seen.memory, "guard.until": np.array([0, 0, 0, 0, 9])}
+    again = guard.watch(state._replace(round=1, memory=away), Updates(rows, np.ones(5)), size=2)
+    assert not again.updates.rows[4].any()
 
 
 def test_words_about_the_guard():

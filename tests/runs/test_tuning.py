@@ -215,7 +215,7 @@ def test_a_file_that_is_none_is_named(tuned, tmp_path, text):
         .replace('"training.learning_rate": ', '"training.learning_rate": "a", "b": ')
     )
     (tmp_path / tuning.FILE).write_text(bad)
-    with pytest.raises(ValueError, match="settings must be numbers"):
+    with pytest.raises(ValueError, match="settings and scores must be numbers"):
         Tuned.of(tmp_path)
 
 
@@ -232,4 +232,7 @@ def test_a_rival_of_one_file_takes_part(tmp_path, monkeypatch):
     done = call("compare", file, "--tuned", tmp_path / "t", "--seeds", 2, "--out", tmp_path / "c")
     assert done.returncode == 0, done.stderr
     assert "difference to finetune" in done.stdout
+    assert "rival_tuned:Halfway" in done.stdout
+    done = call("advise", file, "client=rival_tuned:Halfway", "aggregator=fedavg", "--rounds", 1)
+    assert done.returncode == 0, done.stderr
     assert "rival_tuned:Halfway" in done.stdout

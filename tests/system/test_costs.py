@@ -71,6 +71,19 @@ def test_bytes_are_counted_exactly_and_come_back(update, density, half):
     np.testing.assert_array_equal(back, expected)
 
 
+def test_the_head_of_a_row_stands_for_the_row_where_that_is_allowed():
+    head = np.arange(1, 4, dtype=np.float32)
+    for content in (pack(head), pack(head, np.array([0, 2]))):
+        whole = unpack(content, 12, least=3)
+        np.testing.assert_array_equal(whole[:3], unpack(content, 3))
+        assert whole.shape == (12,)
+        assert not whole[3:].any()
+        for size, least in ((12, 0), (12, 2), (12, 4), (2, 1), (11, 12)):
+            with pytest.raises(ValueError, match=f"update must be of {size} values"):
+                unpack(content, size, least)
+    np.testing.assert_array_equal(unpack(pack(head), 3, least=3), head)
+
+
 @given(st.integers(1, 100_000), st.floats(0, 1), st.booleans())
 def test_as_many_values_as_fit(size, density, half):
     budget = density * wire_size(size, size)

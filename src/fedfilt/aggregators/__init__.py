@@ -6,6 +6,7 @@ from fedfilt._parts import folder
 
 if TYPE_CHECKING:  # for editors and type checkers; a new file is found without being listed here
     from fedfilt.aggregators.attention import Attention as Attention
+    from fedfilt.aggregators.empirical_bayes import EmpiricalBayes as EmpiricalBayes
     from fedfilt.aggregators.fedadam import FedAdam as FedAdam
     from fedfilt.aggregators.fedamp import FedAMP as FedAMP
     from fedfilt.aggregators.fedavg import FedAvg as FedAvg

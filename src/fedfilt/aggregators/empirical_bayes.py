@@ -5,6 +5,7 @@ import numpy as np
 
 from fedfilt._checks import check_choice
 from fedfilt._types import Array
+from fedfilt.aggregators.fedavg import FedAvg
 from fedfilt.graph import Graph
 from fedfilt.mixing.bayes import MOST_DEVICES, Measured, combined, empirical_bayes, mean_cosines
 from fedfilt.rounds.remembering import Remembered
@@ -47,8 +48,8 @@ class EmpiricalBayes:
         return Remembered({"reliability": np.zeros(len(models), np.float32)}, {name: np.zeros(()) for name in names})
 
     def interpolating(self) -> Rule:
-        """For devices that bring nothing: the shared model, and no personal one."""
-        return _shared
+        """For devices that bring nothing: the shared model."""
+        return FedAvg()
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
         updates.check(models, graph)
@@ -75,11 +76,3 @@ def _remembered(found: Measured, came: Array, near: Graph, changed: Array) -> Re
     reliability = np.zeros(len(came), np.float32)
     reliability[came] = found.reliability
     return Remembered({"reliability": reliability}, {name: np.array(float(one)) for name, one in numbers.items()})
-
-
-def _shared(models: Array, updates: Updates, graph: Graph) -> Array:
-    """The shared model for all, and what else is in their rows only for devices that bring something."""
-    result, size = models.copy(), models.shape[1] // 4
-    result[:, :size] = Updates(updates.rows[:, :size], updates.weights).averaged(models[:, :size])
-    result[updates.weights == 0, size:] = 0
-    return result

@@ -11,6 +11,7 @@ import logging
 
 import typer
 
+from fedfilt.cli.advise import advise
 from fedfilt.cli.audit import audit
 from fedfilt.cli.compare import compare, demo
 from fedfilt.cli.data import data_app
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning over the graph of a building's devices.",
 )
-for command in (run, compare, tune, plan, audit, profile, info, demo, paper, report, dashboard, export):
+for command in (run, compare, tune, advise, plan, audit, profile, info, demo, paper, report, dashboard, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(device_app, name="device")

@@ -224,7 +224,7 @@ def deploy_status(
     building: Building = Path("building"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show how every device is: online, last round, samples, accuracy, clock, version, and what is wrong."""
+    """Show how every device is: online, last round, samples, score on its own test, clock, version, what is wrong."""
     with _errors():
         import json
 
@@ -237,15 +237,23 @@ def deploy_status(
         from rich.box import SIMPLE
         from rich.table import Table
 
+        from fedfilt.training.goal import ACCURACY, named
+
+        metric = named(next((one.metric for one in found.devices if one.metric), ACCURACY.key))
         down = "" if found.running else "; the edge server does not run"
-        table = Table(*HEADINGS, box=SIMPLE, padding=(0, 1), title=f"after round {found.round}{down}")
+        table = Table(
+            *(metric.words if word == "score" else word for word in HEADINGS),
+            box=SIMPLE,
+            padding=(0, 1),
+            title=f"after round {found.round}{down}",
+        )
         for one in found.devices:
             told = [
                 {None: "?", True: "yes", False: "no"}[one.online],
                 "-" if one.last_round is None else str(one.last_round),
                 "-" if one.seconds_ago is None else _long(one.seconds_ago),
                 "-" if one.samples is None else str(one.samples),
-                "-" if one.accuracy is None else f"{one.accuracy:.1%}",
+                "-" if one.score is None else metric.text(one.score),
                 "-" if one.clock_ahead is None else f"{one.clock_ahead:+.1f} s",
                 one.version or "-",
             ]
@@ -266,7 +274,7 @@ def deploy_status(
 
 
 SOON_DAYS = 60  # before a certificate ends, it is in the status
-HEADINGS = ("device", "online", "round", "ago", "samples", "accuracy", "clock", "version")
+HEADINGS = ("device", "online", "round", "ago", "samples", "score", "clock", "version")
 
 
 def _long(seconds: float) -> str:

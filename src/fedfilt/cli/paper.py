@@ -112,16 +112,21 @@ def _rate(results: "Results", cases: "Iterable[Case]") -> float:
 
 
 def _lacking(cases: "Sequence[Case]", data_dir: Path | None) -> dict[str, str]:
-    """Data sets that the cases need and that cannot be had, with the reason."""
+    """Data sets that the cases need and that cannot be had, with the reason; others are fetched, with a bar each."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from fedfilt import _parts
-    from fedfilt.data.store import DataMissing, Store
+    from fedfilt.data.store import DataMissing, store_with
 
     lacking = {}
-    for source in sorted({case.source for case in cases}):
-        try:
-            _parts.find("datasets", source)().load(Store(folder=data_dir))
-        except DataMissing as error:
-            lacking[source] = " ".join(str(error).split())
+    with Progress(console=Console(stderr=True)) as bar:
+        store = store_with(bar, data_dir)
+        for source in sorted({case.source for case in cases}):
+            try:
+                _parts.find("datasets", source)().load(store)
+            except DataMissing as error:
+                lacking[source] = " ".join(str(error).split())
     return lacking
 
 

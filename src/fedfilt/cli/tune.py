@@ -51,6 +51,7 @@ def tune(
             return
         console.print_table(_table(found))
         words = ["fedfilt", "compare", str(config), *(overrides or []), "--tuned", str(folder), "--seeds", "5"]
+        words += ["--out", f"{folder}d"] if folder.name.endswith("-tune") else ["--out", f"{folder}-compare"]
         print(
             f"what was tried: {folder / FILE}. Compare the rules on seeds that are new to them:\n  {shlex.join(words)}"
         )

@@ -6,6 +6,7 @@ from fedfilt._parts import folder
 
 if TYPE_CHECKING:  # for editors and type checkers; a new file is found without being listed here
     from fedfilt.clients.apfl import APFL as APFL
+    from fedfilt.clients.averaged import Averaged as Averaged
     from fedfilt.clients.ditto import Ditto as Ditto
     from fedfilt.clients.fedamp import FedAMP as FedAMP
     from fedfilt.clients.fedbn import FedBN as FedBN
@@ -21,5 +22,6 @@ if TYPE_CHECKING:  # for editors and type checkers; a new file is found without 
     from fedfilt.clients.pfedme import PFedMe as PFedMe
     from fedfilt.clients.plain import Plain as Plain
     from fedfilt.clients.scaffold import Scaffold as Scaffold
+    from fedfilt.clients.two_level import TwoLevel as TwoLevel
 
 __getattr__, __dir__ = folder(__name__)

@@ -20,4 +20,4 @@ def own(task: Task, columns: Array) -> Array:
 
 def sent(task: Task, row: Array, columns: Array, loss: float) -> Sent:
     """A trained model without the device's own columns, which it keeps."""
-    return Sent(np.where(columns, task.model, row), loss, {"kept": row[columns]})
+    return Sent(np.where(columns, task.given, row), loss, {"kept": row[columns]})

@@ -32,8 +32,12 @@ def read_mnist(name: str, paths: Sequence[Path]) -> Samples:
     return Samples(name, np.concatenate([train_x, test_x])[:, None], y, 10, test)
 
 
-def parse_idx(file: Any, name: str) -> Array:
-    """An array in the IDX format of MNIST; sizes are checked before memory is taken."""
+def parse_idx(file: Any, name: str, into: Array | None = None, turned: bool = False) -> Array:
+    """An array in the IDX format of MNIST; sizes are checked before memory is taken.
+
+    `into` is an array of its shape and kind that is filled instead, a block at a time, with rows and columns of each
+    picture exchanged if they are `turned`: nothing as large as the array is needed beside it.
+    """
     kinds: dict[int, Any] = {0x08: np.uint8, 0x09: np.int8, 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
     head = file.read(4)
     if len(head) != 4 or head[:2] != b"\0\0" or head[2] not in kinds or not 1 <= head[3] <= 4:
@@ -43,9 +47,29 @@ def parse_idx(file: Any, name: str) -> Array:
     size = int(np.prod(shape)) * kind.itemsize if len(shape) == head[3] else -1
     if not 0 <= size <= 1 << 30:
         raise ValueError(f"{name} claims an unlikely shape {shape.tolist()}")
+    if into is not None:
+        return _filled(file, name, into, turned, tuple(shape.tolist()), kind)
     body = io.BytesIO()
     while block := file.read(min(BLOCK, size + 1 - body.tell())):  # no more memory than there are bytes
         body.write(block)
     if body.tell() != size:
         raise ValueError(f"{name} must hold {size} bytes after its header, got {body.tell()}")
     return np.frombuffer(body.getvalue(), kind).reshape(shape)
+
+
+def _filled(file: Any, name: str, into: Array, turned: bool, shape: tuple[int, ...], kind: Any) -> Array:
+    """`into`, with what follows the header of an IDX file."""
+    if into.shape != shape or into.dtype != kind:
+        raise ValueError(f"{name} must hold {into.dtype} of shape {into.shape}, got {kind} of {shape}")
+    each = int(np.prod(shape[1:])) * kind.itemsize
+    some = max(1, BLOCK // max(each, 1))
+    for start in range(0, len(into), some):
+        rows = into[start : start + some]
+        block = file.read(len(rows) * each)
+        if len(block) != len(rows) * each:
+            raise ValueError(f"{name} must hold {len(into) * each} bytes after its header, got fewer")
+        read = np.frombuffer(block, kind).reshape(rows.shape)
+        rows[:] = read.swapaxes(-1, -2) if turned else read
+    if file.read(1):
+        raise ValueError(f"{name} must hold {len(into) * each} bytes after its header, got more")
+    return into

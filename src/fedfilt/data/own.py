@@ -38,6 +38,7 @@ __all__ = [
     "Public",
     "Report",
     "Scaling",
+    "Sensors",
     "Source",
     "owner",
     "public",
@@ -60,8 +61,24 @@ UNKNOWN_LABEL = "its data has a label that the experiment does not know"
 
 
 @dataclass(frozen=True)
+class Sensors:
+    """A table [[data.sensors]]: what a kind of device has, where inputs are unlike; see `Making` for its keys."""
+
+    kind: str = ""
+    shape: tuple[int, ...] = ()
+    step: int = 0
+    rate: float = 0.0
+    channels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.kind or not self.shape:
+            raise ValueError('data.sensors needs a kind and a shape, such as kind = "watch", shape = [3, 63]')
+        Making(self.shape, (), self.step, self.rate, self.channels)
+
+
+@dataclass(frozen=True)
 class Making:
-    """How samples are made from a device's own data: the same on all devices of an experiment.
+    """How samples are made from a device's own data: the same on all devices of an experiment, or of a kind.
 
     >>> Making(shape=(6, 100), labels=("walk", "rest")).stride
     50
@@ -76,8 +93,14 @@ class Making:
     test_share: float = 0.2
     soft: float = 0.0  # see `fedfilt.data.windows.softened`
     scale: bool = True  # by the device's own training samples
+    sensors: tuple[Sensors, ...] = ()  # of every kind of device, where shape, step, rate and channels are unlike
 
     def __post_init__(self) -> None:
+        names = [one.kind for one in self.sensors]
+        if len(set(names)) < len(names):
+            raise ValueError(f"data.sensors must be of different kinds, got {names}")
+        if self.sensors and (self.shape or self.step or self.rate or self.channels):
+            raise ValueError("data.shape, step, rate and channels belong into data.sensors where kinds are unlike")
         for side in self.shape:
             check_count("data.shape", side)
         if len(set(self.labels)) < len(self.labels) or any(not name or name != name.strip() for name in self.labels):
@@ -100,9 +123,19 @@ class Making:
         """Rows between the starts of two windows."""
         return self.step or max(self.shape[-1] // 2, 1)
 
+    def of(self, kind: str) -> "Making":
+        """How a kind of device makes its samples; ValueError if nothing is known of it."""
+        if not self.sensors:
+            return self
+        known = {one.kind: one for one in self.sensors}
+        own = known[check_choice("data.kinds", kind, known)]
+        return Making(
+            **{one.name: getattr(own, one.name, getattr(self, one.name)) for one in fields(Making)} | {"sensors": ()}
+        )
+
     def check_complete(self) -> None:
         """Refuse to go on where it is not known what a sample is."""
-        if not self.shape or not self.labels:
+        if not (self.shape or self.sensors) or not self.labels:
             raise ValueError(
                 'data.name = "own" needs the shape and the labels of the samples, such as '
                 'data.shape = [6, 100] and data.labels = ["walk", "rest"]'

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ class Samples:
     devices: Array | None = None  # (N,) number of the device that recorded it
     moments: Array | None = None  # (N,) the same number for samples of the same moment
     kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
+    shapes: tuple[tuple[int, ...], ...] | None = None  # of every device's inputs, where they differ: see `flat`
 
     @property
     def labelled(self) -> bool:
@@ -60,6 +61,8 @@ class FederatedData:
     kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
     validation: tuple[Array, ...] | None = None  # per device: samples it neither trains on nor is tested with
     elsewhere: bool = False  # held by the devices themselves: nothing is known here about it
+    shapes: tuple[tuple[int, ...], ...] | None = None  # of every device's inputs, where they differ: see `flat`
+    made_by: Array | None = None  # (N,) kind of the device behind each sample, where shapes differ
 
     def __repr__(self) -> str:
         return brief(self)
@@ -81,6 +84,12 @@ class FederatedData:
         """Whether every sample has one label."""
         return _labelled(self.y)
 
+    def everybodys(self, device: int) -> Array:
+        """The global test of a device; where shapes differ, that part of it which devices of its kind have made."""
+        if self.made_by is None or self.kinds is None:
+            return self.global_test
+        return self.global_test[self.made_by[self.global_test] == self.kinds[device]]
+
     @cached_property
     def label_counts(self) -> Array:
         """(K, classes) training samples per device and label; (K, 1) per device where samples have no label."""
@@ -98,6 +107,8 @@ class FederatedData:
     def hash(self) -> str:
         """sha256 of who holds which samples, and of the samples' labels; of what is known, if they are elsewhere."""
         digest = hashlib.sha256(self.name.encode())
+        if self.shapes is not None:
+            digest.update(f"{self.shapes} {self.kinds}".encode())
         if self.elsewhere:
             digest.update(f"{self.x.shape[1:]} {self.classes}".encode() + self.y[self.global_test].tobytes())
             return digest.hexdigest()
@@ -115,6 +126,7 @@ class FederatedData:
                 "data": self.name,
                 "hash": self.hash,
                 "shape": list(self.x.shape[1:]),
+                **({} if self.shapes is None else {"shapes": self.shapes, "kinds": self.kinds}),
                 "dtype": str(self.x.dtype),
                 "label_counts": self.label_counts.tolist(),
                 "train": [rows.tolist() for rows in self.train],
@@ -138,6 +150,8 @@ class FederatedData:
         Targets are labels (integers from 0: one a sample, or one for each token, -100 for none), answers (True or
         False, one or several a sample; or 0 and 1 with the loss bce), or numbers (floats, one or several a sample).
         Without a local test each device is tested on what it trained on; without a global test, on all local tests.
+        Devices may have inputs of unlike shapes, to be trained behind encoders: then those of one shape are of a kind,
+        and its global test is what there is of that shape.
 
         >>> data = FederatedData.from_arrays([(np.zeros((4, 2)), [0, 1, 0, 1]), (np.ones((3, 2)), [1, 1, 1])])
         >>> data.count, data.classes, data.label_counts.tolist()
@@ -151,7 +165,10 @@ class FederatedData:
         named += [(f"local_test[{i}]", part) for i, part in enumerate(local_test or [])]
         named += [("global_test", global_test)] if global_test is not None else []
         checked = [arrays_of(name, part) for name, part in named]
-        x = _joined_inputs({name: x for (name, _), (x, _) in zip(named, checked, strict=True)})
+        shapes = [x.shape[1:] for x, _ in checked]
+        unlike = len(set(shapes)) > 1 and all(x.dtype.names is None for x, _ in checked)
+        inputs = [x for x, _ in checked]
+        x = _joined_inputs(dict(zip((name for name, _ in named), flat(inputs) if unlike else inputs, strict=True)))
         ends = np.cumsum([0, *(len(y) for _, y in checked)])
         rows = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
         trains = rows[: len(train)]
@@ -159,7 +176,42 @@ class FederatedData:
         everybody = rows[-1] if global_test is not None else np.concatenate(tests)
         y = _joined({name: y for (name, _), (_, y) in zip(named, checked, strict=True) if len(y)})
         classes = int(y.max()) + 1 if y.dtype.kind == "i" else math.prod(y.shape[1:])
-        return cls("arrays", x, y, classes, trains, tests, everybody)
+        data = cls("arrays", x, y, classes, trains, tests, everybody)
+        if not unlike:
+            return data
+        for i in range(len(local_test or [])):
+            if (got := checked[len(train) + i][0].shape[1:]) != shapes[i]:
+                raise ValueError(f"local_test[{i}] must have inputs of shape {shapes[i]}, as train[{i}], got {got}")
+        if global_test is not None and shapes[-1] not in shapes[: len(train)]:
+            allowed = ", ".join(map(str, dict.fromkeys(shapes[: len(train)])))
+            raise ValueError(f"global_test must have inputs of a shape that devices have, {allowed}, got {shapes[-1]}")
+        names = ["x".join(map(str, shape)) for shape in shapes]
+        made_by = np.repeat(names, [len(part) for _, part in checked])
+        count = len(train)
+        return replace(data, shapes=tuple(shapes[:count]), kinds=tuple(names[:count]), made_by=made_by)
+
+
+def flat(parts: Sequence[Array]) -> list[Array]:
+    """Inputs of unlike shapes as rows of one length: each sample flat, and filled up with zeros.
+
+    >>> [one.shape for one in flat([np.ones((2, 3, 4)), np.ones((5, 6))])]
+    [(2, 12), (5, 12)]
+    """
+    sizes = [math.prod(x.shape[1:]) for x in parts]
+    pairs = zip(parts, sizes, strict=True)
+    return [np.pad(x.reshape(len(x), size), ((0, 0), (0, max(sizes) - size))) for x, size in pairs]
+
+
+def shaped(x: Array, shape: tuple[int, ...]) -> Array:
+    """Inputs of a shape, of which `flat` may have made rows.
+
+    >>> shaped(flat([np.ones((2, 3, 4)), np.ones((5, 6))])[1], (6,)).shape
+    (5, 6)
+    """
+    size = math.prod(shape)
+    if x.shape[1:] == shape or x.ndim != 2 or x.shape[1] < size:
+        return x
+    return np.ascontiguousarray(x[:, :size]).reshape(-1, *shape)
 
 
 def _labelled(y: Array) -> bool:

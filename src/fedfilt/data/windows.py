@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from fedfilt._checks import check_count, check_number
 from fedfilt._types import Array
-from fedfilt.data.samples import Samples
+from fedfilt.data.samples import Samples, flat
 
 log = logging.getLogger("fedfilt")
 
@@ -44,13 +45,21 @@ def windows(
     scaled to mean 0 and spread 1 over its training windows and cut off at ±10; see `softened` for `soft`. A window with
     a sample that is not finite is left out.
 
+    Devices of different kinds may have different channels and rates: `window` and `step` count rows of the fastest, the
+    windows of others are as long in time, and samples have `shapes`.
+
     >>> walk = Recording(0, 0, 0, np.arange(20.0).reshape(10, 2))
     >>> samples = windows("made", [walk], window=2, step=1, test_share=0.4)
     >>> samples.x.shape, samples.test.sum()
     ((8, 2, 2), np.int64(3))
     """
-    _check(name, recordings, classes)
-    found = cut_windows(name, recordings, window, step, test_share)
+    _check(name, recordings, classes, kinds)
+    fastest, found = max(recording.rate for recording in recordings), []
+    for rate in sorted({recording.rate for recording in recordings}, reverse=True):
+        rows, hop = (math.ceil(number * rate / fastest - 1e-9) for number in (window, step))
+        cuts = cut_windows(name, [one for one in recordings if one.rate == rate], rows, hop, test_share)
+        found += [cut._replace(start=round(cut.start * fastest / rate)) for cut in cuts]
+    found.sort(key=lambda cut: (cut.recording.device, cut.recording.label))  # whatever the rates, in the same order
     return _samples(name, recordings, found, classes, kinds, soft)
 
 
@@ -213,22 +222,27 @@ def softened(x: Array, soft: float) -> Array:
     return np.arcsinh(soft * x).astype(x.dtype) if soft else x
 
 
-def _check(name: str, recordings: Sequence[Recording], classes: int | None) -> None:
+def _check(name: str, recordings: Sequence[Recording], classes: int | None, kinds: tuple[str, ...] | None) -> None:
     if not recordings:
         raise ValueError(f"{name} must have recordings, got none")
-    first = recordings[0]
+    like: dict[str, Recording] = {}
     owner: dict[int, int] = {}
     for recording in recordings:
+        if kinds is not None and recording.device >= len(kinds):
+            raise ValueError(f"{name}: kinds must be one per device, got {len(kinds)} and device {recording.device}")
+        first = like.setdefault("" if kinds is None else kinds[recording.device], recording)
         who = f"{name}: a recording of device {recording.device}"
         check_count(f"the label of {who}", recording.label, low=0, high=None if classes is None else classes - 1)
         if recording.signal.ndim != 2 or recording.signal.shape[1] != first.signal.shape[1]:
             raise ValueError(
                 f"{who} must have {first.signal.shape[1]} channels like others, got shape {recording.signal.shape}; "
-                "give channels that a device lacks as zeros, and its kind"
+                "say of what kind every device is, and give kinds encoders (encoder.latent), or give channels that a "
+                "device lacks as zeros"
             )
         if recording.rate != first.rate:
             raise ValueError(
-                f"{who} has {recording.rate:g} samples a second, others {first.rate:g}; bring all to one rate first"
+                f"{who} has {recording.rate:g} samples a second, others {first.rate:g}; bring all to one rate "
+                "first, or say of what kind every device is, and give kinds encoders (encoder.latent)"
             )
         if owner.setdefault(recording.device, recording.person) != recording.person:
             raise ValueError(f"{who} is of person {recording.person}, others of {owner[recording.device]}")
@@ -261,15 +275,23 @@ def _samples(
 ) -> Samples:
     devices = np.array([cut.recording.device for cut in found], np.int64)
     test = np.array([cut.part == TEST for cut in found], bool)
-    x = np.stack([cut.window for cut in found]).astype(np.float32) if found else np.empty((0, 1, 1), np.float32)
+    held: list[Array] = []
     for device in range(max(recording.device for recording in recordings) + 1):
-        own = devices == device
-        if not (own & ~test).any():
+        own = np.flatnonzero(devices == device)
+        if test[own].all():
             raise ValueError(f"{name}: device {device} has no whole window to train on; record more, or shorten window")
-        x[own] = Scaling.of(x[own & ~test], soft).apply(x[own])
+        values = np.stack([found[int(i)].window for i in own]).astype(np.float32)
+        held.append(Scaling.of(values[~test[own]], soft).apply(values))
+    shapes = tuple(values.shape[1:] for values in held)
+    unlike = len(set(shapes)) > 1
+    held = flat(held) if unlike else held
+    x = np.empty((len(found), *held[0].shape[1:]), np.float32)
+    for device, values in enumerate(held):
+        x[devices == device] = values
     labels = np.array([cut.recording.label for cut in found], np.int64)
     people = np.array([cut.recording.person for cut in found], np.int64)
     known_moments = all(recording.moment >= 0 for recording in recordings)
     moments = np.array([(cut.recording.moment << 32) + cut.start for cut in found], np.int64)
     number = int(max(recording.label for recording in recordings)) + 1 if classes is None else classes
-    return Samples(name, x, labels, number, test, people, devices, moments if known_moments else None, kinds)
+    known = moments if known_moments else None
+    return Samples(name, x, labels, number, test, people, devices, known, kinds, shapes if unlike else None)

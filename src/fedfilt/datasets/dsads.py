@@ -15,6 +15,7 @@ from fedfilt.data.windows import Recording, windows
 UNITS = ("torso", "right arm", "left arm", "right leg", "left leg")
 # Watches have an accelerometer, phones a gyroscope too, units everything
 CHANNELS = {"watch": 3, "phone": 6, "unit": 9}
+RATE = 25.0  # Hz
 PUBLIC = "https://archive.ics.uci.edu/dataset/256/daily+and+sports+activities"
 SEGMENT = (125, 45)  # 5 seconds at 25 Hz; 5 units x 9 channels
 
@@ -28,6 +29,9 @@ class Dsads:
     the arms their accelerometer (watches), the torso accelerometer and gyroscope (a phone), the legs all nine channels;
     with "mixed" every home has all three kinds too, but who wears which where differs from person to person.
 
+    Watches may have half the rate, `watch_rate` 12.5. With `pad` all windows have nine channels of the full rate: zeros
+    for sensors that a device lacks, and values of watches twice; without, every kind has windows of its own shape.
+
     >>> Dsads(sensors="unlike").files[0].name
     'dsads-s01-s15.zip'
     """
@@ -36,6 +40,8 @@ class Dsads:
     soft: float = 0.0
     sensors: str = "same"
     archive: str = ""
+    watch_rate: float = RATE
+    pad: bool = True
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(
@@ -49,6 +55,8 @@ class Dsads:
 
     def __post_init__(self) -> None:
         check_choice("data.sensors", self.sensors, ("same", "unlike", "mixed"))
+        if self.watch_rate not in (RATE, RATE / 2):
+            raise ValueError(f"data.watch_rate must be {RATE:g} or {RATE / 2:g}, got {self.watch_rate!r}")
 
     def load(self, store: Store) -> Samples:
         """The segments of the recordings, each a window; the units of a person saw the same moments."""
@@ -78,11 +86,18 @@ class Dsads:
         for moment, ((activity, person, _), table) in enumerate(held):
             for unit in range(len(UNITS)):
                 number = people.index(person)
-                signal = table[:, 9 * unit : 9 * unit + 9].copy()
-                signal[:, CHANNELS[kind_of(self.sensors, number, unit)] :] = 0
-                device = len(UNITS) * number + unit
-                found.append(Recording(device, number, activity - 1, signal, 25.0, moment))
+                kind, device = kind_of(self.sensors, number, unit), len(UNITS) * number + unit
+                signal, rate = self._sensed(table[:, 9 * unit : 9 * unit + 9], kind)
+                found.append(Recording(device, number, activity - 1, signal, rate, moment))
         return found
+
+    def _sensed(self, table: Array, kind: str) -> tuple[Array, float]:
+        """What a kind of device senses of a segment (time, channels), and at what rate."""
+        every = round(RATE / self.watch_rate) if kind == "watch" else 1
+        signal = table[::every, : CHANNELS[kind]].copy()
+        if not self.pad:
+            return signal, RATE / every
+        return np.pad(signal.repeat(every, axis=0)[: len(table)], ((0, 0), (0, 9 - CHANNELS[kind]))), RATE
 
 
 def kind_of(sensors: str, person: int, unit: int) -> str:

@@ -1,5 +1,6 @@
 import gzip
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,14 +30,23 @@ class Emnist:
     )
 
     def load(self, store: Store) -> Samples:
-        """Read the digits out of the archive; its images are stored on their side."""
-        parts = {}
-        with zipfile.ZipFile(store.path(self.files[0])) as archive:
-            for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1"):
-                name = f"gzip/emnist-digits-{part}-ubyte.gz"
-                with archive.open(name) as packed, gzip.open(packed) as file:
-                    parts[part] = parse_idx(file, name)
-        x = np.concatenate([parts["train-images-idx3"], parts["test-images-idx3"]]).transpose(0, 2, 1)
-        y = np.concatenate([parts["train-labels-idx1"], parts["test-labels-idx1"]]).astype(np.int64)
-        test = np.arange(len(y)) >= len(parts["train-labels-idx1"])
-        return Samples("emnist", np.ascontiguousarray(x)[:, None], y, 10, test)
+        """Read the digits out of the archive; its images are stored on their side, so they are turned as they come."""
+        x, y = np.empty((0, 1, 28, 28), np.uint8), []
+        path = store.path(self.files[0])
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for part in ("train", "test"):
+                    name = f"gzip/emnist-digits-{part}-labels-idx1-ubyte.gz"
+                    with archive.open(name) as packed, gzip.open(packed) as file:
+                        y.append(parse_idx(file, name).astype(np.int64))
+                total, start = sum(map(len, y)), 0
+                x = np.empty((total, 1, 28, 28), np.uint8)
+                for part, labels in zip(("train", "test"), y, strict=True):
+                    name = f"gzip/emnist-digits-{part}-images-idx3-ubyte.gz"
+                    with archive.open(name) as packed, gzip.open(packed) as file:
+                        parse_idx(file, name, into=x[start : start + len(labels), 0], turned=True)
+                    start += len(labels)
+        except (zipfile.BadZipFile, KeyError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is damaged, or not EMNIST's archive: {error}") from error
+        test = np.arange(total) >= len(y[0])
+        return Samples("emnist", x, np.concatenate(y), 10, test)

@@ -1,6 +1,8 @@
-import io
+import shutil
 import tarfile
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -34,12 +36,16 @@ class Femnist:
         except ImportError:
             raise ValueError("femnist needs the package h5py: pip install h5py") from None
         x, y, writers, test = [], [], [], []
-        with tarfile.open(store.path(self.files[0])) as archive:
+        # A part has a gigabyte of floats: it is unpacked to the disk, and writers are read one by one
+        with tarfile.open(store.path(self.files[0])) as archive, tempfile.TemporaryDirectory() as folder:
             for part in ("train", "test"):
                 member = archive.extractfile(f"fed_emnist_digitsonly_{part}.h5")
                 if member is None:
                     raise ValueError(f"{self.files[0].name} has no {part} part")
-                with h5py.File(io.BytesIO(member.read()), "r") as file:
+                path = Path(folder) / f"{part}.h5"
+                with path.open("wb") as out:
+                    shutil.copyfileobj(member, out, 1 << 20)
+                with h5py.File(path, "r") as file:
                     for writer, digits in sorted(file["examples"].items()):
                         x.append(np.round(255 * (1 - digits["pixels"][:])).astype(np.uint8))
                         y.append(digits["label"][:].ravel().astype(np.int64))

@@ -1,5 +1,5 @@
 import glob
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from fedfilt._types import Array
 from fedfilt.data.own import Making, Public, public, read
-from fedfilt.data.samples import FederatedData, Samples
+from fedfilt.data.samples import FederatedData, Samples, flat
 from fedfilt.data.store import DataFile, Store
 
 
@@ -16,7 +16,8 @@ class Own(Making):
     """Every device has its own data, in files on its own disk; the server has none, see docs/own_data.md.
 
     `folders` names the devices' folders where all are on this machine, to try an experiment out: with a pattern, device
-    k has the k-th by name; with a list, the k-th of that. `kinds` are the kinds of devices whose sensors differ.
+    k has the k-th by name; with a list, the k-th of that. `kinds` are the kinds of devices whose sensors differ; what
+    each kind has is in [[data.sensors]] if shapes or rates are unlike.
 
     >>> Own(shape=(2, 10), labels=("walk", "rest")).federated(3).count
     3
@@ -37,17 +38,23 @@ class Own(Making):
         self.check_complete()
         if self.kinds and len(self.kinds) != count:
             raise ValueError(f"data.kinds must be one per device, {count}, got {len(self.kinds)}")
+        if self.sensors and (not self.kinds or self.public.file):
+            raise ValueError("data.sensors needs data.kinds, one per device, and no data.public, which has one shape")
+        making = [self.of(kind) for kind in self.kinds] if self.sensors else [self] * count
         parts: list[tuple[Array, Array]] = []
-        for folder in self.places(count):
-            held = read(folder, self)
+        for folder, own in zip(self.places(count), making, strict=False):
+            held = read(folder, own)
             parts += [held[0:2], held[2:4], held[4:6]]
         devices = len(parts)
         if self.public.file:
             parts.append(public(Path(self.public.file), self))
         if len({x.dtype for x, _ in parts if len(x)}) > 1:
             raise ValueError("the devices' data and data.public must be all uint8 or all floating-point numbers")
-        filled = [x for x, _ in parts if len(x)]
-        x = np.concatenate(filled) if filled else np.empty((0, *self.shape), np.float32)
+        unlike = len({one.shape for one in making}) > 1
+        nothing = [np.empty((0, *one.shape), np.float32) for one in making]
+        filled = flat([*nothing, *(x for x, _ in parts)]) if unlike else [x for x, _ in parts]
+        filled = [x for x in filled if len(x)]
+        x = np.concatenate(filled) if filled else flat(nothing)[0] if unlike else nothing[0]
         y = np.concatenate([np.empty(0, np.int64), *(y for _, y in parts)])
         ends = np.cumsum([len(y) for _, y in parts])
         rows = np.split(np.arange(len(y)), ends)[:-1] if parts else []
@@ -56,7 +63,11 @@ class Own(Making):
         train, validation, test = (tuple(rows[i:devices:3]) if devices else none for i in range(3))
         classes, kinds = len(self.labels), self.kinds or None
         elsewhere = not self.folders
-        return FederatedData("own", x, y, classes, train, test, everybody, None, kinds, validation, elsewhere)
+        found = FederatedData("own", x, y, classes, train, test, everybody, None, kinds, validation, elsewhere)
+        if not unlike:
+            return found
+        made_by = np.repeat(np.repeat(self.kinds, 3)[: len(parts)], [len(y) for _, y in parts])
+        return replace(found, shapes=tuple(one.shape for one in making), made_by=made_by)
 
     def places(self, count: int) -> list[Path]:
         """The folders of `count` devices on this machine; none if they are elsewhere."""

@@ -24,7 +24,8 @@ class Validated:
     def test(self, state: State) -> Tests:
         """The other engine's tests, and those on the samples for validation."""
         models = self.personal(state)
-        found = [examine(row, own, self._desk) for row, own in zip(models, self._samples, strict=True)]
+        pairs = enumerate(zip(models, self._samples, strict=True))
+        found = [examine(row, own, self._desk.at(device)) for device, (row, own) in pairs]
         held = Tests.stack(None, found)
         return self._inner.test(state)._replace(validation=held.global_test, validation_loss=held.global_loss)
 

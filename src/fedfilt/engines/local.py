@@ -30,7 +30,6 @@ from fedfilt.system.wire import unpack
 from fedfilt.training import _torch
 from fedfilt.training.client import Client, Kept, is_personal, size_of
 from fedfilt.training.sgd import Diverged, Training
-from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine, personal, work
 
 log = logging.getLogger("fedfilt")
@@ -61,10 +60,10 @@ class Local:
     ) -> None:
         """`workers` 0 means one per core, 1 means in this process and thread."""
         workers = check_count("engine.workers", workers, low=0) or native.cores()
-        trainer = Trainer(model, training, data.x.shape[1:], data.examples[1])
+        desk = Desk.of(data, model, training, seed, sparsifier, client)
+        trainer = desk.trainer
         self.layout = trainer.layout
         self.data = data
-        desk = Desk(trainer, sparsifier, seed, labels_of(trainer, data), client)
         sent: Any = desk
         if workers > 1 and trainer.network is None:
             try:
@@ -80,11 +79,11 @@ class Local:
         self._table = _Table(
             desk,
             buffers,
-            _copied(np.ascontiguousarray(trainer.numbers(data.x[used])), shared),
+            _copied(np.ascontiguousarray(data.x[used] if desk.unlike else trainer.numbers(data.x[used])), shared),
             _copied(data.y[used], shared),
             tuple(place[rows] for rows in data.train),
             None if data.local_test is None else tuple(place[rows] for rows in data.local_test),
-            place[data.global_test],
+            tuple(place[data.everybodys(device)] for device in range(data.count)),
         )
         self._pool: Executor | None = None
         if shared:
@@ -102,7 +101,9 @@ class Local:
             given[job.device] = job.model
             if job.residual is not None:
                 residuals[job.device] = job.residual
-        orders = [_Order(j.round, j.device, j.plan, j.residual is not None, j.state, j.rounds) for j in jobs]
+        orders = [
+            _Order(j.round, j.device, j.plan, j.residual is not None, j.accepted, j.state, j.rounds) for j in jobs
+        ]
         for device, samples, loss, size, left, problem, kept in self._spread(_train_one, orders):
             if problem:
                 yield Reply(device, updates[device], 0, math.nan, absent=problem, diverged=True)
@@ -117,7 +118,8 @@ class Local:
         if models.ndim == 2:
             self._table.buffers.array[0, :, : self.layout.size] = models
             given = [(device, None) for device in range(len(models))]
-        first = np.array([_first_equal(models, i) for i in range(len(models))])
+        alone = bool(self._table.desk.unlike)  # then an equal row is not an equal model
+        first = np.array([i if alone else _first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, [given[i] for i in different]), strict=True))
         everybody = [on_all[i] for i in first]
@@ -177,7 +179,7 @@ class _Table(NamedTuple):
     y: "_Memory"
     train: tuple[Array, ...]
     local_test: tuple[Array, ...] | None
-    global_test: Array
+    global_test: tuple[Array, ...]
 
     def own(self, rows: Array) -> Own:
         """Some of the samples."""
@@ -191,6 +193,7 @@ class _Order(NamedTuple):
     device: int
     plan: Plan
     owing: bool  # whether it has a residual
+    accepted: int
     state: Kept | None
     rounds: int
 
@@ -212,7 +215,7 @@ def _train_one(order: _Order, table: _Table) -> _Came:
     device = order.device
     given, update, residual = table.buffers.array[:, device]
     owed = residual if order.owing else None
-    job = Job(order.round, device, given, order.plan, owed, state=order.state, rounds=order.rounds)
+    job = Job(order.round, device, given, order.plan, owed, order.accepted, order.state, order.rounds)
     try:
         done = work(job, table.own(table.train[device]), table.desk, update)
     except Diverged as error:
@@ -233,7 +236,7 @@ _Given = tuple[int, Array | None]  # a device, and its model if that is not in t
 
 
 def _test_on_all(given: _Given, table: _Table) -> Tested:
-    return _test(given, table, table.global_test)
+    return _test(given, table, table.global_test[given[0]])
 
 
 def _test_on_own(given: _Given, table: _Table) -> Tested:
@@ -244,7 +247,7 @@ def _test_on_own(given: _Given, table: _Table) -> Tested:
 def _test(given: _Given, table: _Table, rows: Array) -> Tested:
     device, row = given
     model = table.buffers.array[0, device, : table.desk.size] if row is None else row
-    return examine(model, table.own(rows), table.desk)
+    return examine(model, table.own(rows), table.desk.at(device))
 
 
 class _Memory:
@@ -302,7 +305,8 @@ def _sent(desk: Desk) -> Any:
 
 def _start_worker(table: _Table) -> None:
     global _table
-    own = table.desk._replace(trainer=copy.deepcopy(table.desk.trainer))  # what arrives is shared with other workers
+    trainer, *unlike = copy.deepcopy([table.desk.trainer, *table.desk.unlike])  # what arrives is shared with others
+    own = table.desk._replace(trainer=trainer, unlike=tuple(unlike))
     _table = table._replace(desk=own)
     if own.trainer.backend == "torch":
         _torch.settle()

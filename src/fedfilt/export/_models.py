@@ -119,7 +119,7 @@ def _of_device(folder: Path) -> Models:
         table = toml_of(content)
         known, name = table["experiment"], str(table["name"])
         data = known["data"]
-        own, shape = data.get("name") == "own", _shape(data["shape"])
+        own, shape = data.get("name") == "own", _shape(data["shape"] if "sensors" not in data else [1])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}") from None
     if own and not data.get("scale", True):
@@ -143,6 +143,12 @@ def _models(
     title: str,
 ) -> Models:
     """The models of an experiment's table, which stands in a file of this path and content."""
+    encoder = table.get("encoder")
+    if isinstance(encoder, dict) and encoder.get("latent"):
+        raise ValueError(
+            f"{path}: models behind encoders (encoder.latent) cannot be exported yet; their weights, encoder included, "
+            "are in safetensors files, and fedfilt.torch_module makes a torch module of a model"
+        )
     training, model = table.get("training"), {"model": table.get("model", {})}
     loss = str(training.get("loss", "cross_entropy")) if isinstance(training, dict) else "cross_entropy"
     if loss not in ENDS:

@@ -30,7 +30,6 @@ from fedfilt.runs.build import Run, dealt, model_of
 from fedfilt.runs.config import Config, from_table
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.tables import CheckpointTable
-from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk
 
 log = logging.getLogger("fedfilt")
@@ -51,9 +50,9 @@ def _place(context: Context) -> Workplace:
     config = _config(context)
     folder, key = _simulated(context) / f"device-{number}", config.hash()
     everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
-    data = kept_kind(folder, key) or everybody()
-    trainer = Trainer(model_of(config, data), config.training, data.x.shape[1:], data.examples[1])
-    desk = Desk(trainer, config.sparsifier, config.seed, labels_of(trainer, data), config.client)
+    data = (not config.encoder.latent and kept_kind(folder, key)) or everybody()  # encoders need to know of all kinds
+    how = config.training, config.seed, config.sparsifier, config.client
+    desk = Desk.of(data, model_of(config, data), *how).at(int(number))
     return Workplace(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
 
 

@@ -23,7 +23,7 @@ from fedfilt._checks import check_count
 from fedfilt._reading import MOST_TOML, read, toml_of
 from fedfilt._trust import Untrusted, check_trusted, code_in
 from fedfilt._types import Table
-from fedfilt.data.own import BadData, Making, Source, owner
+from fedfilt.data.own import BadData, Making, Sensors, Source, owner
 from fedfilt.engines.flower._compat import Fleet, Refused, Unreachable, internals
 from fedfilt.engines.flower.device import (
     Holdings,
@@ -37,6 +37,7 @@ from fedfilt.engines.flower.device import (
 from fedfilt.engines.flower.messages import BadMessage, who_reply
 from fedfilt.system import blind
 from fedfilt.system.about import about
+from fedfilt.training.encoders import Encoder, behind
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer, model_named
 from fedfilt.training.work import Desk, Own
@@ -81,10 +82,10 @@ class Device:
             known = table["experiment"]
             check_trusted(path, content, code_in(known), [folder])
             _check_owner(folder)
-            own = known["data"].get("name") == "own"
-            source = Source(folder, making_of(known["data"])) if own else None
+            own, sort = known["data"].get("name") == "own", str(table.get("kind", ""))
+            source = Source(folder, making_of(known["data"]).of(sort)) if own else None
             named, identity = (table["name"], table["address"]), (table["number"], table["authentication"])
-            desk, privacy = desk_of(known), known.get("privacy", {})
+            desk, privacy = desk_of(known, sort), known.get("privacy", {})
             group = _group(folder, desk, privacy) if privacy.get("blind") else None
             return cls(*named, folder, desk, about(known), source, *identity, group)
         except Untrusted:
@@ -143,19 +144,22 @@ def _group(folder: Path, desk: Desk, privacy: Table) -> blind.Group:
 def making_of(table: Table) -> Making:
     """How samples are made, from the experiment's table [data]."""
     known = {field.name for field in fields(Making)}
-    values: Table = {}
-    for key in known & set(table):
-        values[key] = tuple(table[key]) if isinstance(table[key], list) else table[key]
+    values = _as_tuples({key: table[key] for key in known & set(table)})
+    values["sensors"] = tuple(Sensors(**_as_tuples(one)) for one in table.get("sensors", ()))
     making = Making(**values)
     making.check_complete()
     return making
 
 
-def desk_of(table: Table) -> Desk:
-    """How a device trains, from the part of the experiment that its folder holds."""
+def desk_of(table: Table, sort: str = "") -> Desk:
+    """How a device, of a kind if inputs are unlike, trains, from the part of the experiment that its folder holds."""
     data, model, sparsifier = table["data"], dict(table["model"]), dict(table["sparsifier"])
-    shape, classes = tuple(data["shape"]), data["classes"] if "classes" in data else len(data["labels"])
-    made = model_named(model.pop("name"), model, shape, classes)
+    shapes = {one["kind"]: tuple(one["shape"]) for one in data.get("sensors", ())} or {sort: tuple(data["shape"])}
+    shape, classes = shapes[sort], data["classes"] if "classes" in data else len(data["labels"])
+    encoder = Encoder(**_as_tuples(table.get("encoder", {})))
+    made = model_named(model.pop("name"), model, encoder.latent or shape, classes)
+    if encoder.latent:
+        made = dict(zip(shapes, behind(encoder, made, list(shapes.values())), strict=True))[sort]
     (kind, *targets), given = data.get("targets", ["int64"]), KINDS[data.get("inputs", "float32")]
     trainer = Trainer(made, Training(**table["training"]), shape, np.zeros((2, *targets), KINDS[kind]))
     cut = _parts.find("sparsifiers", sparsifier.pop("name"))(**sparsifier)

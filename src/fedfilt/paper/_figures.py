@@ -36,8 +36,8 @@ LOOKS = {
 
 def to_print(figure: Any, width: int, height: int, **layout: Any) -> Any:
     """The figure at a width and height on paper, in its fonts; the legend is below."""
-    legend = {"orientation": "h", "yanchor": "top", "xanchor": "center", "x": 0.5, "font": {"size": 9}}
-    legend |= {"itemwidth": 40, "y": -0.32 * 200 / max(height, 200)}
+    legend = {"orientation": "h", "xanchor": "center", "x": 0.5, "font": {"size": 9}, "itemwidth": 40}
+    legend |= {"yref": "container", "yanchor": "bottom", "y": 0.01}
     figure.update_layout(template="plotly_white", font=FONT, width=width, height=height, legend=legend)
     figure.update_layout({"margin": {"l": 46, "r": 8, "t": 22, "b": 40}, **layout})
     ticks = {"tickfont": {"size": 9}, "title": {"font": {"size": 10}, "standoff": 4}, "gridcolor": "#E5E5E5"}
@@ -54,6 +54,7 @@ def curves(
     along: str = "round",
     columns: int = 2,
     low: float | None = None,
+    log: bool = False,
 ) -> Any:
     """A panel per title with a curve per rule: (round, mean over seeds, each seed ...), the seeds' range as a band.
 
@@ -70,13 +71,11 @@ def curves(
         for colour, _, _, points in drawn.values():  # all bands lie under all lines
             least, most = points[:, 2:].min(axis=1), points[:, 2:].max(axis=1)
             x = np.concatenate([points[:, 0], points[::-1, 0]])
-            band = {"fill": "toself", "fillcolor": colour, "opacity": 0.12, "line": {"width": 0}, "mode": "lines"}
+            band = {"fill": "toself", "fillcolor": colour, "opacity": 0.08, "line": {"width": 0}, "mode": "lines"}
             band |= {"hoverinfo": "skip", "showlegend": False}
             figure.add_trace(go.Scatter(x=x, y=np.concatenate([most, least[::-1]]), **band), **place)
         for name, (colour, dash, symbol, points) in drawn.items():
-            every = max(1, len(points) // 5)  # symbols on a few points only
-            sizes = [5.0 if i % every == every - 1 else 0.0 for i in range(len(points))]
-            marker = {"symbol": symbol, "size": sizes, "color": colour, "line": {"width": 1, "color": colour}}
+            marker = {"symbol": symbol, "size": 5, "maxdisplayed": 6, "color": colour}
             line = {"color": colour, "width": 1.5, "dash": dash}
             words = {"name": _said(name), "legendgroup": name, "showlegend": name not in shown}
             shown.add(name)
@@ -86,9 +85,14 @@ def curves(
         figure.update_xaxes(title=along, row=rows, col=number)
     for number in range(1, rows + 1):
         figure.update_yaxes(title=axis, row=number, col=1)
-    figure.update_yaxes(range=None if low is None else [low, None])
+    if low is not None:
+        top = max(float(points[:, 1:].max()) for lines in panels.values() for points in lines.values() if len(points))
+        figure.update_yaxes(range=[low, top + 1])
+    if log:
+        ticks = [step * 10**power for power in range(5) for step in (1, 2, 5)]
+        figure.update_xaxes(type="log", tickvals=ticks, tickformat="~s", tickangle=0)
     width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)
-    return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 75})
+    return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 
 
 def _look(name: str) -> tuple[str, str, str]:
@@ -109,23 +113,22 @@ def _said(name: str) -> str:
 def timelines(rounds: Mapping[str, Mapping[str, Array]], deadlines: Mapping[str, float | None]) -> Any:
     """Rounds side by side, a device a line: computing, sending, waiting, against the deadline."""
     looks = {
-        "compute_seconds": ("computes", "#1F4E79", ""),
-        "send_seconds": ("sends", "#F2C879", "/"),
-        "idle_seconds": ("waits", "#F4F4F4", ""),
+        "compute_seconds": ("computes", "#1F4E79"),
+        "send_seconds": ("sends", "#F2C879"),
+        "idle_seconds": ("waits", "#FAFAFA"),
     }
     titles = [name.replace("`", "") for name in rounds]
     figure = make_subplots(1, len(rounds), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
     for column, (name, seconds) in enumerate(rounds.items(), start=1):
-        for key, (words, colour, shape) in looks.items():
-            pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": "#000000", "size": 4, "solidity": 0.2}
-            marker = {"color": colour, "pattern": pattern, "line": {"color": "#555555", "width": 0.4}}
+        for key, (words, colour) in looks.items():
+            marker = {"color": colour, "line": {"color": "#555555", "width": 0.4}}
             bar = {"orientation": "h", "marker": marker, "name": words, "showlegend": column == 1}
             figure.add_trace(go.Bar(y=list(range(len(seconds[key]))), x=seconds[key], **bar), row=1, col=column)
         if (end := deadlines[name]) is not None:
             figure.add_vline(x=end, line={"color": "#000000", "dash": "dash", "width": 1}, row=1, col=column)
         figure.update_xaxes(title="seconds", rangemode="tozero", row=1, col=column)
     figure.update_yaxes(title="device, the fastest first", autorange="reversed", row=1, col=1)
-    return to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 75})
+    return to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 
 
 def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
@@ -140,7 +143,7 @@ def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
         figure.add_trace(go.Scatter(x=x, y=1 / (1 + mu * x), name=f"μ = {mu:g}", mode="lines", line=line))
     figure.update_xaxes(title="graph frequency λ", showgrid=False)
     figure.update_yaxes(title="response h(λ)", range=[0, 1.03])
-    return to_print(figure, COLUMN, 240, margin={"l": 40, "r": 8, "t": 8, "b": 70})
+    return to_print(figure, COLUMN, 240, margin={"l": 40, "r": 8, "t": 8, "b": 58})
 
 
 def network(graph: Graph, positions: Array) -> Any:
@@ -170,15 +173,13 @@ def network(graph: Graph, positions: Array) -> Any:
 def bars(groups: Sequence[str], columns: Mapping[str, Sequence[float]], axis: str) -> Any:
     """Bars side by side: for every name a number per group."""
     figure = go.Figure()
-    looks = [("#FFFFFF", ""), ("#F2C879", "/"), ("#1F4E79", ""), ("#B8D8E8", "x")]
-    for (name, values), (colour, shape) in zip(columns.items(), looks, strict=False):
+    for (name, values), colour in zip(columns.items(), ["#FFFFFF", "#F2C879", "#1F4E79", "#7FA8C9"], strict=False):
         marker = {"color": colour, "line": {"color": "#000000", "width": 0.8}}
-        marker |= {"pattern": {"shape": shape, "fgcolor": "#000000", "size": 4, "solidity": 0.2}}
         shown = {"text": [f"{value:,.0f}" for value in values], "textposition": "outside", "textfont": {"size": 8}}
         words = "no schedule" if name == "before" else name.replace("`", "")
         figure.add_trace(go.Bar(x=list(groups), y=list(values), name=words, marker=marker, cliponaxis=False, **shown))
     figure.update_yaxes(title=axis)
-    return to_print(figure, COLUMN, 260, barmode="group", margin={"l": 50, "r": 8, "t": 12, "b": 70})
+    return to_print(figure, COLUMN, 260, barmode="group", margin={"l": 50, "r": 8, "t": 12, "b": 58})
 
 
 def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
@@ -194,7 +195,7 @@ def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
         figure.add_trace(go.Scatter(x=dots[:, 0], y=dots[:, 1], name=name, mode="markers", marker=marker))
     figure.update_xaxes(title=axes[0])
     figure.update_yaxes(title=axes[1])
-    return to_print(figure, COLUMN, 300, margin={"l": 46, "r": 8, "t": 8, "b": 75})
+    return to_print(figure, COLUMN, 300, margin={"l": 46, "r": 8, "t": 8, "b": 58})
 
 
 def histograms(panels: Mapping[str, Array], marks: Mapping[str, Sequence[float]]) -> Any:

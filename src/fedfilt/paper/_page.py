@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import plotly.io
+
 from fedfilt.paper._items import Item, Maker
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import size_words
@@ -110,25 +112,34 @@ def _provenance(chosen: Sequence[Maker], results: Results) -> str:
 
 def pictures(made: Mapping[str, Item], folder: Path, printed: bool) -> list[Path]:
     """Write the pictures of the items: as pages that can be explored, or to print, as PNG, SVG and PDF."""
-    written = []
-    for item in made.values():
-        for name, figure in item.figures.items():
-            folder.mkdir(parents=True, exist_ok=True)
-            for ending in ENDINGS if printed else ("html",):
-                path = folder / f"{name}.{ending}"
-                _write(figure, path)
-                written.append(path)
-    return written
-
-
-def _write(figure: Any, path: Path) -> None:
-    if path.suffix == ".html":
+    figures = {name: figure for item in made.values() for name, figure in item.figures.items()}
+    endings = ENDINGS if printed else ("html",)
+    paths = {folder / f"{name}.{ending}": figure for name, figure in figures.items() for ending in endings}
+    if paths:
+        folder.mkdir(parents=True, exist_ok=True)
+    if printed and paths:
+        _print(paths)
+    for path, figure in paths.items() if not printed else ():
         figure.write_html(path, include_plotlyjs="directory", config={"displayModeBar": False})
-        return
+    return list(paths)
+
+
+def _print(paths: Mapping[Path, Any]) -> None:
+    """All at once: a browser is started only once. PNGs are given few colours and told how large they are on paper."""
+    scales = [DOTS_PER_INCH / 96 if path.suffix == ".png" else 1 for path in paths]
     try:
-        figure.write_image(path, scale=DOTS_PER_INCH / 96 if path.suffix == ".png" else 1)
+        from PIL import Image
+
+        layouts = [figure.layout for figure in paths.values()]
+        wide, high = [layout.width for layout in layouts], [layout.height for layout in layouts]
+        plotly.io.write_images(list(paths.values()), list(paths), scale=scales, width=wide, height=high)
     except (ValueError, RuntimeError, ImportError) as error:
+        names = ", ".join(path.name for path in list(paths)[:3])
         raise ValueError(
-            f"cannot make {path.name}: {error}; PNG needs Chromium and `pip install kaleido`, without --png pictures "
-            "are HTML"
+            f"cannot make {names}: {error}; PNG needs Chromium and `pip install 'fedfilt[pictures]'`, without --png "
+            "pictures are HTML"
         ) from error
+    for path in paths:
+        if path.suffix == ".png":
+            small = Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+            small.save(path, optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))

@@ -14,7 +14,7 @@ order = 7
 DEVICES = ("TV", "phone", "watch", "tablet", "laptop")
 HOMES = ("home 1", "home 2", "home 3", "home 4")
 WITHIN = ((0, 1), (0, 4), (1, 2), (1, 3), (3, 4))
-BETWEEN = (((0, 1), (1, 1)), ((0, 3), (2, 1)), ((1, 4), (3, 1)), ((2, 3), (3, 3)))  # (home, device) each
+BETWEEN = (((0, 1), (1, 4)), ((0, 2), (1, 3)), ((1, 2), (2, 3)), ((2, 1), (3, 4)))  # (home, device) each
 
 
 def make(results: Results) -> Item:
@@ -55,7 +55,9 @@ def _picture() -> Any:
         for step, dash in ((-0.12, "up"), (0.12, "down")):
             tail, head = (1.6, 2.75) if dash == "up" else (2.75, 1.6)
             arrow = {"x": x + step, "y": head, "ax": x + step, "ay": tail, "axref": "x", "ayref": "y", "text": ""}
-            figure.add_annotation(**arrow, xref="x", yref="y", arrowhead=2, arrowsize=0.9, arrowwidth=1.1)
+            figure.add_annotation(
+                **arrow, xref="x", yref="y", arrowhead=2, arrowsize=0.9, arrowcolor="#000000", arrowwidth=1
+            )
     for (one, first), (other, second) in BETWEEN:
         line((at(one, first), at(other, second)), color="#000000", width=1.8, dash="dash")
     points = [at(home, device) for home in range(len(HOMES)) for device in range(len(DEVICES))]

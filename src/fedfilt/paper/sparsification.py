@@ -1,5 +1,7 @@
 """Sending a tenth of the update, with and without error feedback."""
 
+from typing import Any
+
 from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
@@ -14,7 +16,7 @@ def case_of(scope: Scope, kind: str) -> Case:
     """MNIST_10 with μ = 10; sending everything is the run before the schedule, up to half of its rounds."""
     density, feedback = KINDS[kind]
     rounds = scope.rounds if density < 1 else 2 * scope.rounds
-    options = {"heterogeneity": 0.31, "density": density, "feedback": feedback}
+    options: dict[str, Any] = {"heterogeneity": 0.31, "density": density, "feedback": feedback}
     return Case("mnist_10", "mu=10", scope.small, rounds, **options)
 
 

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,7 +59,11 @@ class Wearers:
             test = draw_global_test(samples, sizes, rng)
         kinds = None if samples.kinds is None else tuple(samples.kinds[device] for device in devices)
         named = samples.name, samples.x, samples.y, samples.classes
-        return FederatedData(*named, tuple(train), tuple(local), test, samples.moments, kinds, tuple(spare))
+        data = FederatedData(*named, tuple(train), tuple(local), test, samples.moments, kinds, tuple(spare))
+        if samples.shapes is None or samples.kinds is None:
+            return data
+        shapes = tuple(samples.shapes[device] for device in devices)
+        return replace(data, shapes=shapes, made_by=np.array(samples.kinds)[samples.devices])
 
 
 def _draw(samples: Samples, pool: Array, number: int | None, rng: np.random.Generator) -> Array:

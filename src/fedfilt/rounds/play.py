@@ -33,9 +33,13 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
         models, kept = mixed(experiment.aggregator, state, updates, experiment.graph)
     else:
         models, kept = watched.back, Remembered.of(state.memory).named()
-    after = _after(state, models, counted, {**watched.memory, **kept})
+    shut = (stacked.weights > 0) & ((updates.weights == 0) | (watched.back is not None))  # what the guard did not use
+    final = [reply for reply in counted if not shut[reply.device]]
+    after = _after(state, models, final, {**watched.memory, **kept})
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
-    before = after._replace(models=state.models + updates.rows) if due and experiment.evaluation.trained else None
+    before = (
+        after._replace(models=_trained(state, updates, experiment)) if due and experiment.evaluation.trained else None
+    )
     trained, tested = (None if which is None else engine.test(which) for which in (before, after if due else None))
 
     losses, costs, sizes = np.full(count, np.nan), np.zeros((count, len(Cost._fields))), np.zeros(count, np.int64)
@@ -52,8 +56,15 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     return after, record._replace(absent=absent, events=watched.events, kept=_kept(counted, count), measured=measured)
 
 
+def _trained(state: State, updates: Updates, experiment: Experiment) -> Array:
+    """(K, B) models as devices have trained them; what else they sent, and seldom do, is none that they decide with."""
+    models, size = state.models.copy(), experiment.model_size or None
+    models[:, :size] += updates.rows[:, :size]
+    return models
+
+
 def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mapping[str, Array]) -> State:
-    """The state after a round: what replies that count have brought is final."""
+    """The state after a round: what replies that count have brought is final; other devices stay as they were."""
     done, (count, size), came = state.round + 1, state.models.shape, [reply.device for reply in counted]
     accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
     accepted[came] = done
@@ -82,7 +93,7 @@ def _watched(
     diverged = {reply.device: reply.absent for reply in replies if reply.diverged}
     held = experiment.hardware.samples  # as the server knows, not as a device says
     work = np.array([p.epochs * p.samples(n) for p, n in zip(schedule.plans, held, strict=True)], float)
-    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.guarded)
+    return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.model_size)
 
 
 def _jobs(state: State, schedule: Schedule, rounds: int) -> list[Job]:

@@ -1,5 +1,6 @@
 """How well rooms vote: the devices of a run, on the moments of their local tests."""
 
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -15,8 +16,12 @@ from fedfilt.training.trainer import Trainer
 class Rooms:
     """What the devices of every room say about the moments of their local tests, ready to vote."""
 
-    def __init__(self, models: Array, trainer: Trainer, data: FederatedData, rooms: Any) -> None:
-        """`models` (K, B), one row per device; `rooms` (K,) says who votes with whom."""
+    def __init__(self, models: Array, trainer: Trainer | Sequence[Trainer], data: FederatedData, rooms: Any) -> None:
+        """`models` (K, B), one row per device; `rooms` (K,) says who votes with whom.
+
+        Where kinds of devices have encoders, there is a trainer for every device: `run.trainers`.
+        """
+        trainers = [trainer] * data.count if isinstance(trainer, Trainer) else trainer
         if data.moments is None or data.local_test is None:
             raise ValueError(f"{data.name} does not know which samples are of the same moment, so no room can vote")
         if len(rooms) != data.count or len(models) != data.count:
@@ -29,13 +34,13 @@ class Rooms:
             for place, device in enumerate(devices.tolist()):
                 rows = data.local_test[device]
                 when = np.searchsorted(moments, data.moments[rows])
-                said[place, when] = trainer.predict(models[device], data.x[rows])[:, : data.classes]
+                said[place, when] = trainers[device].predict(models[device], data.x[rows])[:, : data.classes]
                 labels[when] = data.y[rows]
             self.rooms.append((devices, said, labels))
         self._validated = np.full(data.count, np.nan)
         for device, rows in enumerate(data.validation or ()):
             if len(rows):
-                guess = trainer.predict(models[device], data.x[rows]).argmax(axis=1)
+                guess = trainers[device].predict(models[device], data.x[rows]).argmax(axis=1)
                 self._validated[device] = (guess == data.y[rows]).mean()
 
     def single(self) -> Array:

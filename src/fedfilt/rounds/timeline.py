@@ -256,6 +256,8 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
             mixed = models.copy()
             mixed[there] = nothing.averaged(before) if rule is None else rule(before, nothing, now.among)
             models[chosen] = mixed[chosen]
+            if experiment.model_size:  # the rest is a device's own: it has none yet
+                models[chosen, experiment.model_size :] = 0
     residuals = None if state.residuals is None else state.residuals.copy()
     if residuals is not None:
         residuals[list(now.joined)] = 0

@@ -276,7 +276,7 @@ class Experiment:
     seed: int = 0
     events: Script | None = None  # if devices come, go or move
     guard: "Guard | None" = None  # what one device may do to others; None: anything
-    guarded: int = 0  # numbers of a row whose length the guard looks at; 0: all
+    model_size: int = 0  # numbers of a row that are its model, where what else is in it travels seldom; 0: all
     weights: str = "trained"  # or "held": the samples that a device counts for
 
     def __repr__(self) -> str:

@@ -16,6 +16,8 @@ from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
+from fedfilt.aggregators.feddyn import FedDyn
+from fedfilt.clients.feddyn import FedDyn as FedDynClient
 from fedfilt.data import FederatedData
 from fedfilt.data.deal import held_out
 from fedfilt.data.store import Store
@@ -39,7 +41,8 @@ from fedfilt.system.blind import MOST, PIECES, Cut, Sealing
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.client import extra, is_personal, passes, seldom, travels
-from fedfilt.training.trainer import Trainer, labels_of, model_named, outputs_for
+from fedfilt.training.encoders import behind
+from fedfilt.training.trainer import Trainer, model_named, outputs_for, trainers_of
 from fedfilt.training.work import Desk
 
 log = logging.getLogger("fedfilt")
@@ -76,15 +79,17 @@ class Run:
         if data.count != self.graph.count:
             raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
         self.data: FederatedData = data
+        _check_kinds(data)
         start = int(generator(config.seed, Key.START).integers(2**62))
-        self.model = model_of(config, data, start) if model is None else model
-        self.trainer = Trainer(self.model, config.training, data.x.shape[1:], data.examples[1])
+        self.model = model_of(config, data, start) if model is None else with_encoders(config, data, model)
+        self.trainer, *unlike = trainers_of(data, self.model, config.training)
+        self.trainers: tuple[Trainer, ...] = tuple(unlike) or (self.trainer,) * data.count  # of every device
         if is_own(config) and self.trainer.goal.kind != "labels":
             raise ValueError(f"devices with data of their own learn labels, got training.loss = {config.training.loss}")
         self.layout = self.trainer.layout
         self._check_client()
-        row = self.trainer.start(start) if model is None else self.trainer.given(config.seed)
-        self._first = np.concatenate([row, *(np.zeros_like(row) for _ in travels(config.client))])
+        self._begin = Trainer.start if model is None else Trainer.given, start if model is None else config.seed
+        self._first = self._first_of(self.trainer)
         held = np.array([len(rows) for rows in data.train])
         if is_own(config):  # the edge server does not know how many samples a device has
             if config.participation.weights != "equal":
@@ -135,6 +140,11 @@ class Run:
             if seldom(client):
                 raise ValueError(f"the client {type(client).__name__} needs aggregator = {belongs!r}, got {rule}")
             log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
+        if isinstance(client, FedDynClient) and isinstance(rule, FedDyn) and client.alpha != rule.alpha:
+            raise ValueError(
+                f"client.alpha and aggregator.alpha of FedDyn must be the same, got {client.alpha:g} and "
+                f"{rule.alpha:g}; --rules feddyn:alpha=0.1 sets both"
+            )
         by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
         needed = getattr(rule, "travels", None)  # with models, in the rows that the rule knows how to read
         if needed is not None and (by_kind or travels(client) != needed):
@@ -247,7 +257,9 @@ class Run:
             if silent:
                 log.warning("no first update came from %s: the graph is learned without", ", ".join(silent))
             replies = [reply for reply in replies if str(reply.device) not in silent]
-            return Updates.stack(replies, *models.shape).rows[:, : self.layout.size]
+            rows = Updates.stack(replies, *models.shape).rows[:, : self.layout.size]
+            unlike = len(set(self.trainers)) > 1
+            return rows[:, self.layout.slots[1].stop :] if unlike else rows  # encoders of unlike inputs are not alike
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
@@ -259,8 +271,8 @@ class Run:
             if config.privacy.blind and not self.sealed:
                 running = Bounded(running, self.cut, config.sparsifier.error_feedback)
             if config.evaluation.validation:
-                classes = labels_of(self.trainer, self.data)
-                desk = Desk(self.trainer, config.sparsifier, config.seed, classes, config.client)
+                how = config.training, config.seed, config.sparsifier, config.client
+                desk = Desk.of(self.data, self.model, *how)
                 running = Validated(running, self.data, desk)
             yield Experiment(
                 self.graph,
@@ -312,14 +324,27 @@ class Run:
 
     @cached_property
     def flops_per_sample(self) -> int:
-        """Floating-point operations of training on one sample: multiplications and additions, forward and backward."""
-        return self.trainer.flops(*self.data.examples)
+        """Floating-point operations of training on one sample: multiplications and additions, forward and backward.
+
+        Where kinds of devices have encoders, the mean over devices.
+        """
+        found = {trainer: trainer.flops(*self.data.examples) for trainer in dict.fromkeys(self.trainers)}
+        return round(sum(found[trainer] for trainer in self.trainers) / len(self.trainers))
 
     def start(self) -> State:
-        """Before round 1: every device has the same model."""
+        """Before round 1: every device has the same model, but for its kind's encoder."""
         if self.sealed:  # nobody has sent anything yet
             return State(0, np.zeros((self.graph.count, self.cut.sealed_width), np.uint64))
-        return State(0, np.tile(self._first, (self.graph.count, 1)))
+        if len(kinds := dict.fromkeys(self.trainers)) == 1:
+            return State(0, np.tile(self._first, (self.graph.count, 1)))
+        rows = {trainer: self._first_of(trainer) for trainer in kinds}
+        return State(0, np.stack([rows[trainer] for trainer in self.trainers]))
+
+    def _first_of(self, trainer: Trainer) -> Array:
+        """The row that a device starts with: its model, and zeros for what travels with that."""
+        make, seed = self._begin
+        row = make(trainer, seed)
+        return np.concatenate([row, *(np.zeros_like(row) for _ in travels(self.config.client))])
 
     def __repr__(self) -> str:
         config, data = self.config, self.data
@@ -355,6 +380,11 @@ def dealt(config: Config, graph: Graph, store: Store | None = None) -> Federated
     rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
     samples = config.data.load(store or Store())
     data: FederatedData = config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
+    if samples.shapes is not None and data.shapes is None:
+        raise ValueError(
+            f"devices of {samples.name} have inputs of unlike shapes, which stay with them: partition.name must be "
+            f"'wearers', got {_parts.name_of(config.partition, 'partitions')!r}"
+        )
     return held_out(data, share, generator(config.seed, Key.VALIDATION)) if share else data
 
 
@@ -368,6 +398,9 @@ def known(run: Run) -> Table:
     config = run.config
     table = config.table(changed=True)
     data: Table = {"shape": list(run.data.x.shape[1:]), "classes": outputs_for(config.training, run.data)}
+    if run.data.shapes is not None and run.data.kinds is not None:
+        shapes = dict(zip(run.data.kinds, map(list, run.data.shapes), strict=True))
+        data["sensors"] = [{"kind": kind, "shape": shape} for kind, shape in shapes.items()]
     if run.data.x.dtype.kind == "i":
         data["inputs"] = "int64"
     if not run.data.labelled:
@@ -377,7 +410,7 @@ def known(run: Run) -> Table:
     model = {"name": config.model.name, **table.get("model", {})}
     training = table.get("training", {})
     found = {"seed": config.seed, "data": data, "model": model, "training": training, "sparsifier": table["sparsifier"]}
-    found |= {"client": table["client"]} if "client" in table else {}
+    found |= {key: table[key] for key in ("client", "encoder") if key in table}
     if config.privacy.blind:
         found["privacy"] = {"blind": True} | ({"pieces": run.cut.count} if run.cut.count > 1 else {})
     return found
@@ -385,5 +418,27 @@ def known(run: Run) -> Table:
 
 def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:
     """The model of a config for such samples; see `fedfilt.training.trainer.model_named`."""
-    shape, outputs = tuple(data.x.shape[1:]), outputs_for(config.training, data)
-    return model_named(config.model.name, config.model.options, shape, outputs, seed)
+    shape = config.encoder.latent or tuple(data.x.shape[1:])
+    made = model_named(config.model.name, config.model.options, shape, outputs_for(config.training, data), seed)
+    return with_encoders(config, data, made)
+
+
+def with_encoders(config: Config, data: FederatedData, model: Any) -> Any:
+    """The model; behind an encoder, one for every device, if the config has some."""
+    if not config.encoder.latent:
+        return model
+    if data.kinds is not None and config.kinds.mix == "all":
+        raise ValueError('kinds.mix must be "trunk" or "alone" where kinds have encoders of their own, got "all"')
+    return behind(config.encoder, model, data.shapes or [data.x.shape[1:]] * data.count)
+
+
+def _check_kinds(data: FederatedData) -> None:
+    """Refuse kinds of unlike inputs of which there is nothing to train an encoder on."""
+    if data.shapes is None or data.elsewhere:
+        return
+    assert data.kinds is not None
+    held = dict.fromkeys(data.kinds, 0)
+    for kind, rows in zip(data.kinds, data.train, strict=True):
+        held[kind] += len(rows)
+    if empty := [kind for kind, count in held.items() if not count]:
+        raise ValueError(f"every kind of device needs samples to train its encoder on, got none of {', '.join(empty)}")

@@ -36,6 +36,7 @@ from fedfilt.rounds.types import WEIGHTS, Evaluation
 from fedfilt.runs.tables import CheckpointTable, EngineTable, GraphTable, ModelTable
 from fedfilt.system.lateness import Lateness
 from fedfilt.topologies.paper import Paper
+from fedfilt.training.encoders import Encoder
 from fedfilt.training.sgd import Training
 
 # Tables whose `name` is a file of a folder, and the file taken if none is named. `filter` stands inside others.
@@ -96,6 +97,7 @@ class Config:
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
     kinds: Kinds = Kinds()
+    encoder: Encoder = Encoder()
     guard: Guard = Guard()
     privacy: Privacy = Privacy()
     participation: Participation = Participation()
@@ -353,10 +355,10 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
             check_choice(f"key in {path}", option, set(_options(kind)) - {"shape", "classes"})
             options[option] = _value(option, _options(kind)[option], given, f"{path}.{option}")
         return ModelTable(name, options)
-    if hint == tuple[Event, ...]:
+    if typing.get_origin(hint) is tuple and dataclasses.is_dataclass(entry_kind := typing.get_args(hint)[0]):
         if not isinstance(value, list | tuple):
             raise ValueError(f"{path} must be a list of tables [[{path}]], got {value!r}")
-        return tuple(_made(Event, entry, f"{path}[{i}]") for i, entry in enumerate(value))
+        return tuple(_made(typing.cast(type, entry_kind), entry, f"{path}[{i}]") for i, entry in enumerate(value))
     if dataclasses.is_dataclass(hint):
         if isinstance(value, str) and "name" in _options(typing.cast(type, hint)):
             value = {"name": value}

@@ -42,6 +42,7 @@ from fedfilt.schedulers.everything import Everything
 from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.training import _torch
 from fedfilt.training.client import Client
+from fedfilt.training.encoders import Encoder
 from fedfilt.training.sgd import DIVERGED, Diverged, Training
 from fedfilt.training.trainer import Trainer
 
@@ -81,15 +82,18 @@ class Fitted:
         if self.rows.ndim == 3:
             many = self.rows.shape[1]
             raise ValueError(f"device {device} averages the answers of {many} models: ask predict, or look at rows")
-        module = copy.deepcopy(self.trainer.module)
-        module.load_state_dict(_torch.state_dict(self.trainer.layout, self.rows[device]))
+        trainer = self.run.trainers[device]
+        module = copy.deepcopy(trainer.module)
+        module.load_state_dict(_torch.state_dict(trainer.layout, self.rows[device]))
         return module.eval()
 
     def predict(self, device: int, inputs: Any) -> Array:
         """(n, outputs) what a device's own model says about inputs: probabilities of labels or choices, or numbers."""
         check_count("device", device, low=0, high=len(self.rows) - 1)
         several = self.data.x.dtype.names is not None
-        return self.trainer.predict(self.rows[device], inputs_of(inputs) if several else np.asarray(inputs))
+        return self.run.trainers[device].predict(
+            self.rows[device], inputs_of(inputs) if several else np.asarray(inputs)
+        )
 
     @property
     def score(self) -> dict[str, Any]:
@@ -130,6 +134,11 @@ class Fitted:
         keep(self.run, Path(folder), self.state, self.rows, self._lines, self._table)
         return Records(folder)
 
+    @property
+    def _model(self) -> Any:
+        """The model as it was given."""
+        return self.run.model[0].model if isinstance(self.run.model, tuple) else self.run.model
+
     @cached_property
     def _lines(self) -> list[Table]:
         """The lines of metrics.jsonl."""
@@ -142,7 +151,7 @@ class Fitted:
     def _table(self) -> Table:
         """What config.toml says: of data, graph, model and rule what can be said of those that were given."""
         run, table = self.run, self.run.config.table()
-        rule, model = run.config.aggregator, run.model
+        rule, model = run.config.aggregator, self._model
         table["data"] = {
             "name": "arrays",
             "hash": run.data.hash[:16],
@@ -173,7 +182,7 @@ class Fitted:
         return lines_of(
             f"Fitted: {len(self.rows)} devices, {len(self.records)} rounds of {said(config.client)}, "
             f"{said(config.aggregator)}",
-            f"  {type(self.run.model).__name__} of {self.rows.shape[-1]} parameters, trained by {self.trainer.backend}",
+            f"  {type(self._model).__name__} of {self.rows.shape[-1]} parameters, trained by {self.trainer.backend}",
             f"  mean over devices: {', '.join(scores)}" if scores else "  not tested: nothing was held out",
             *([f"  tested on {self.tested}"] if self.tested else []),
         )
@@ -186,6 +195,7 @@ def fit(
     aggregator: Callable[..., Any] = GFedFilt(),  # noqa: B008 (frozen)
     *,
     client: Client = Plain(),  # noqa: B008 (frozen)
+    encoder: Encoder | None = None,
     local_test: Sequence[tuple[Any, Any]] | None = None,
     global_test: tuple[Any, Any] | None = None,
     holdout: float = HOLDOUT,
@@ -220,6 +230,8 @@ def fit(
     `loss` is cross_entropy, smoothed, mse, mae, bce, or your own function of (outputs, targets) in torch. `metric` is
     the score that is shown, if not the usual one of that loss: a name, or your own function of (targets, outputs) that
     gives a number for each sample.
+    `encoder` says what comes before the model where devices have inputs of unlike shapes; the model is then one of
+    `fedfilt.models`, for inputs of the shape `encoder.latent`.
     `client` is what a device does in a round, such as `Ditto()` of `fedfilt.clients`; `rows` are then the models that
     devices decide with.
 
@@ -262,6 +274,7 @@ def fit(
         sparsifier=TopK(),
         aggregator=aggregator,
         client=client,
+        encoder=encoder or Encoder(),
         evaluation=Evaluation(every=evaluate_every),
         engine=EngineTable(workers=workers),
         guard=guard or Guard(on=False),

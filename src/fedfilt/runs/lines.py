@@ -52,7 +52,7 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
     if record.kept is not None:
         line["kept_bytes"] = record.kept.tolist()
     if record.measured:
-        line["measured"] = {name: np.round(found, 6).tolist() for name, found in record.measured.items()}
+        line["measured"] = {name: np.round(found.astype(float), 6).tolist() for name, found in record.measured.items()}
     if record.absent:
         line["absent"] = {str(device): why for device, why in sorted(record.absent.items())}
     for name in ("mixed", "trained"):
@@ -211,6 +211,8 @@ def checked(line: Any) -> Table:
     privacy = _table(table.get("privacy"), "privacy")
     for key in SPENT:
         _need(privacy.get(key) is None or _number(privacy[key]), f"{key} must be a number")
+    for key, found in _table(table.get("measured"), "measured").items():
+        _need(_number(found) or (isinstance(found, list) and _list(found, _number)), f"{key} must be numbers")
     for key in LISTS:
         for place in (table, time):
             _need(_list(place.get(key), _whole), f"{key} must be a list of devices")

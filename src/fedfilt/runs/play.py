@@ -191,8 +191,8 @@ def _finish(run: Run, folder: Path, state: State, models: Array, played: list[Ta
     write_atomically(folder / "devices.csv", devices_csv(run, tested[-1]["mixed"] if tested else {}).encode())
     if not run.sealed:
         (folder / "models").mkdir(exist_ok=True)
-        for device, row in enumerate(models):
-            tensors = save_tensors(tensors_of(row, run.layout))
+        for device, (row, trainer) in enumerate(zip(models, run.trainers, strict=True)):
+            tensors = save_tensors(tensors_of(row, trainer.layout))
             write_atomically(folder / "models" / f"device-{device:03d}.safetensors", tensors)
     result = result_of(played)
     seconds = round(sum(line["seconds"] for line in played), 2)

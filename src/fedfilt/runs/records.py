@@ -186,6 +186,8 @@ class Records:
         kept |= {key: line[key] for key in ("seconds", "loss", "samples") if isinstance(line.get(key), int | float)}
         if line.get("privacy"):
             kept["privacy"] = {key: line["privacy"].get(key) for key in SPENT}
+        if line.get("measured"):  # by the rule, in this round
+            kept["measured"] = {key: found for key, found in line["measured"].items() if isinstance(found, int | float)}
         for stage in ("mixed", "trained"):
             for test in TESTS:
                 found = (line.get(stage) or {}).get(test)

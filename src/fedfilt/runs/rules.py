@@ -79,9 +79,8 @@ def rule_name(table: Mapping[str, Any]) -> str:
     rule = _aggregation_name(aggregation)
     if client["name"] == PLAIN:
         return rule
-    named, own = _with_options("clients", client), _belonging(client)
-    defaults = _defaults("aggregators", own["name"]) if aggregation["name"] == own["name"] else {}
-    return named if {**defaults, **aggregation} == {**defaults, **own} else f"{named}+{rule}"
+    named = _with_options("clients", client)
+    return named if rule == _aggregation_name(_belonging(client)) else f"{named}+{rule}"
 
 
 def _belonging(client: Mapping[str, Any], kind: Any = None) -> Table:

@@ -12,6 +12,7 @@ import numpy as np
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
 from fedfilt.data import FederatedData
+from fedfilt.data.samples import shaped
 from fedfilt.data.store import Store
 from fedfilt.data.windows import TEST, TRAIN, VALIDATION, Recording
 from fedfilt.runs.build import dealt
@@ -43,6 +44,8 @@ def split(
         raise ValueError("the data of this experiment is on its devices already: there is nothing to split")
     if not data.labelled:
         raise ValueError(f"devices read labels from their own files, and samples of {data.name} have none")
+    if recordings and data.shapes is not None:
+        raise ValueError("--recordings needs devices with the same channels and rate: leave it out, for samples")
     found = _recordings_of(config, data, store) if recordings else []
     write = _write_recordings(config, data, found) if recordings else _write_samples(data)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +56,7 @@ def split(
             folder.mkdir(parents=True)
             write(folder, device)
             progress(device + 1, data.count)
-        if len(data.global_test):
+        if len(data.global_test) and data.shapes is None:
             np.savez(place / "public.npz", x=data.x[data.global_test], y=data.y[data.global_test])
         made = from_table(_experiment(config, data, out.resolve(), found))
         write_atomically(place / "experiment.toml", made.toml().encode())
@@ -69,7 +72,8 @@ def _write_samples(data: FederatedData) -> Callable[[Path, int], None]:
         parts = _parts_of(data, device)
         rows = np.concatenate(parts)
         part = np.repeat([TRAIN, VALIDATION, TEST], [len(one) for one in parts])
-        np.savez(folder / "samples.npz", x=data.x[rows], y=data.y[rows], part=part)
+        x = data.x[rows] if data.shapes is None else shaped(data.x[rows], data.shapes[device])
+        np.savez(folder / "samples.npz", x=x, y=data.y[rows], part=part)
 
     return write
 
@@ -134,5 +138,9 @@ def _experiment(config: Config, data: FederatedData, out: Path, found: list[Reco
     if config.evaluation.validation:
         own["validation_share"] = config.evaluation.validation
     own |= {"kinds": list(data.kinds or ()), "folders": f"{glob.escape(str(out))}/device-*"}
+    if data.shapes is not None and data.kinds is not None:  # of which no one file could be a global test
+        shapes = dict(zip(data.kinds, map(list, data.shapes), strict=True))
+        own |= {"shape": [], "sensors": [{"kind": kind, "shape": shape} for kind, shape in shapes.items()]}
+        return {**table, "data": {"name": "own", **own}}
     own |= {"public": {"file": str(out / "public.npz") if len(data.global_test) else ""}}
     return {**table, "data": {"name": "own", **own}}

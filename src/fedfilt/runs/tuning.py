@@ -29,7 +29,7 @@ from fedfilt.runs.compare import Played, last_tests, metric_of, play_variants
 from fedfilt.runs.config import Config, changed
 from fedfilt.runs.rules import with_rule
 from fedfilt.runs.sweep import Variant
-from fedfilt.training.goal import Metric
+from fedfilt.training.goal import Metric, named
 
 RATE = "training.learning_rate"
 REACH = 10.0  # the grid of learning rates goes from a REACH-th of the experiment's to REACH times it
@@ -69,17 +69,14 @@ class Tuned:
         path = Path(folder) / FILE
         try:
             found = read_json(path)
-            rules = {
-                str(rule): [Tried(_settings(one["settings"]), *(one[k] for k in Tried._fields[1:])) for one in tried]
-                for rule, tried in found["rules"].items()
-            }
+            rules = {str(rule): [_tried(one) for one in tried] for rule, tried in found["rules"].items()}
             if not all(tried and tried[0].validation is not None for tried in rules.values()):
                 raise ValueError("a rule has no settings")
-            known = tuple(found["seeds"]), int(found["budget"]), dict(found["experiment"])
-            return cls(Path(folder), rules, Metric(*found["metric"]), *known)
+            known = tuple(map(int, found["seeds"])), int(found["budget"]), dict(found["experiment"])
+            return cls(Path(folder), rules, named(str(found["metric"]), bool(found["lower"])), *known)
         except FileNotFoundError:
             raise ValueError(f"{folder} holds no finished tuning: there is no {FILE} in it") from None
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path} is not a file of fedfilt tune: {error!r}") from error
 
     def settings(self, rule: str) -> Settings:
@@ -109,11 +106,14 @@ def _experiment(config: Config) -> Table:
     return {key: value for key, value in config.counted().items() if key not in OTHERWISE}
 
 
-def _settings(table: Any) -> Settings:
-    found = {str(key): value for key, value in dict(table).items()}
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in found.values()):
-        raise ValueError(f"settings must be numbers, got {found}")
-    return found
+def _tried(table: Any) -> Tried:
+    """What was tried, of a table that others may have written."""
+    settings = {str(key): value for key, value in dict(table["settings"]).items()}
+    score, loss = table["validation"], table["loss"]
+    for value in (*settings.values(), *(one for one in (score, loss) if one is not None)):
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"settings and scores must be numbers, got {value!r:.40}")
+    return Tried(settings, score, loss, str(table["why"]))
 
 
 def tune(
@@ -147,7 +147,8 @@ def tune(
     metric = metric_of(last_tests(played.place(rules[0], found[rules[0]][0].settings, seeds[0])))
     table = {
         "rules": {rule: [one._asdict() for one in own] for rule, own in found.items()},
-        "metric": list(metric),
+        "metric": metric.key,
+        "lower": metric.lower,
         "seeds": list(seeds),
         "budget": budget,
         "experiment": _experiment(config),

@@ -245,6 +245,14 @@ def _sides(layer: Convolution | Pool, name: str) -> tuple[int, int]:
     return (0 if name == "padding" else 1, value[0]) if len(value) == 1 else (value[0], value[1])
 
 
+def patches(layer: Convolution | Dense, x: Array) -> Array:
+    """(places, numbers) what a layer looks at in samples: of a convolution every patch, else every sample."""
+    values = x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
+    if isinstance(layer, Dense):
+        return values.reshape(len(values), -1)
+    return np.ascontiguousarray(_columns(layer, values[:, :, None, :] if values.ndim == 3 else values)[0])
+
+
 def _columns(layer: Convolution, values: Array) -> tuple[Array, tuple[int, int]]:
     """((places, inputs · kernel) what every output looks at, (height, width) of the outputs)."""
     padding, kernel, stride = (_sides(layer, name) for name in ("padding", "kernel", "stride"))

@@ -7,6 +7,7 @@ import copy
 import inspect
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
@@ -19,7 +20,17 @@ from fedfilt import _parts
 from fedfilt._draws import RoundKey, in_round
 from fedfilt._types import Array
 from fedfilt.data.samples import numbered
-from fedfilt.training.description import Convolution, Dense, Description, Flatten, Layer, Pool, Relu
+from fedfilt.training.description import (
+    ENCODER,
+    Convolution,
+    Dense,
+    Description,
+    Flatten,
+    Layer,
+    Pool,
+    Relu,
+    described,
+)
 from fedfilt.training.goal import LOSSES, NO_LABEL, class_axis
 from fedfilt.training.network import Unknown
 from fedfilt.training.rows import Layout, Slot
@@ -64,10 +75,14 @@ def torch_module(model: Any, row: Array | None = None) -> "nn.Module":
     >>> torch_module(MLP((1, 8, 8), 10, hidden=16))[1]
     Linear(in_features=64, out_features=16, bias=True)
     """
-    layers = model.layers if isinstance(model, Description) else tuple(model.layers())
-    module = torch.nn.Sequential(*map(_layer, layers))
+    known = described(model)
+    parts = {
+        ENCODER if getattr(layer, "name", "") == ENCODER else str(place): _layer(layer)
+        for place, layer in enumerate(known.layers)
+    }
+    module = torch.nn.Sequential(OrderedDict(parts))
     if row is not None:
-        module.load_state_dict(state_dict(layout_of(module), row))
+        module.load_state_dict(state_dict(known.layout if known.room else layout_of(module), row))
     return module
 
 

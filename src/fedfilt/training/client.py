@@ -53,10 +53,13 @@ class Task:
         travelling: Kept = NOTHING,
         testing: bool = False,
         rounds: int = 0,
+        given: Array | None = None,
     ) -> None:
         self.round, self.device, self.plan, self.epochs = round, device, plan, plan.epochs
         self.rounds = rounds  # how many there are; 0: not known
         self.model = model  # (B,) as the server gave it; the client's own to change
+        # (B,) as the server gave it: another only where the device has just trained its encoder without labels
+        self.given = model if given is None else given
         self.state: Kept = NOTHING  # what the client kept: see `begun`
         self.travelling = travelling
         # what the optimizer remembers of steps on `model`, where it is kept between rounds: see `Training.keeps`

@@ -15,6 +15,8 @@ import numpy as np
 from fedfilt._types import Array
 from fedfilt.training.rows import Layout
 
+ENCODER = "encoder"  # name of the layer that stands before a model: see `fedfilt.training.encoders`
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -81,11 +83,14 @@ class Described(Protocol):
 class Description:
     """Layers, one after the other.
 
+    The first layer with weights has `room` for so many in a row, if that is more than it needs.
+
     >>> Description((Flatten(), Dense(4, 2))).layout.size
     10
     """
 
     layers: tuple[Layer, ...]
+    room: int = 0
 
     def __post_init__(self) -> None:
         named = tuple(
@@ -107,7 +112,11 @@ class Description:
             shapes[f"{layer.name}.weight"] = layer.shape
             if layer.bias:
                 shapes[f"{layer.name}.bias"] = (layer.outputs,)
-        return Layout.of(shapes)
+        plain = Layout.of(shapes)
+        own = [slot for slot in plain.slots if slot.name.rpartition(".")[0] == self.weighted[0].name]
+        spare = max(0, self.room - own[-1].stop) if own else 0
+        later = (slot._replace(start=slot.start + spare, stop=slot.stop + spare) for slot in plain.slots[len(own) :])
+        return Layout((*own, *later), plain.trained + spare)
 
     @property
     def outputs(self) -> int:
@@ -117,10 +126,13 @@ class Description:
     def start(self, seed: int) -> Array:
         """A first row as Keras does: Glorot-uniform U(-a, a) with a² = 6 / (inputs + outputs), zero biases.
 
-        The numbers are those of torch's generator with this seed, whether torch is installed or not.
+        The numbers are those of torch's generator with this seed, whether torch is installed or not. Those of an
+        encoder are drawn apart: what comes after it starts alike behind every encoder.
         """
-        numbers, values = np.random.RandomState(seed & 0xFFFFFFFF), {}
+        common, apart = (np.random.RandomState((seed + i) & 0xFFFFFFFF) for i in range(2))
+        values = {}
         for layer in self.weighted:
+            numbers = apart if layer.name == ENCODER else common
             field = math.prod(layer.shape[2:])
             reach = np.float32(math.sqrt(6 / (field * (layer.outputs + layer.inputs))))
             values[f"{layer.name}.weight"] = _uniform(numbers, reach, layer.shape)
@@ -131,7 +143,9 @@ class Description:
 
 def described(model: Description | Described) -> Description:
     """The description of a model part, or the description itself."""
-    return model if isinstance(model, Description) else Description(tuple(model.layers()))
+    if isinstance(model, Description):
+        return model
+    return Description(tuple(model.layers()), getattr(model, "room", 0))
 
 
 def _uniform(numbers: np.random.RandomState, reach: np.float32, shape: tuple[int, ...]) -> Array:

@@ -25,7 +25,8 @@ class Slot(NamedTuple):
 class Layout:
     """Parameters first, then float buffers (such as running means of a batch norm), in the model's order.
 
-    Weights of a convolution over pictures lie channels last, as torch computes with them fastest.
+    Weights of a convolution over pictures lie channels last, as torch computes with them fastest. Columns that no slot
+    has are 0: those that the encoder of another kind of device needs, see `fedfilt.training.encoders`.
 
     >>> layout = Layout.of({"0.weight": (2, 3), "0.bias": (2,), "2.weight": (1, 2)})
     >>> layout.size, [slot.name for slot in layout.slots]
@@ -62,7 +63,7 @@ class Layout:
 
     def row(self, values: Mapping[str, Array]) -> Array:
         """The (B,) row of some tensors by slot."""
-        row = np.empty(self.size, np.float32)
+        row = np.zeros(self.size, np.float32)
         for slot in self.slots:
             self.view(row, slot)[...] = values[slot.name]
         return row

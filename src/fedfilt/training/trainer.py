@@ -15,13 +15,16 @@ import numpy as np
 from fedfilt import _parts, native
 from fedfilt._types import Array
 from fedfilt.data import FederatedData
+from fedfilt.data.samples import shaped
 from fedfilt.training import _numpy, _torch
-from fedfilt.training.description import Description, described
+from fedfilt.training.description import Dense, Description, Relu, described
+from fedfilt.training.encoders import Encoded, Encoder
 from fedfilt.training.goal import NO_LABEL, Goal, check_targets, class_axis, outputs_of
 from fedfilt.training.network import Unknown, fits, flops, network_of
-from fedfilt.training.sgd import Guides, Training, diverged, orders
+from fedfilt.training.sgd import DIVERGED, Diverged, Guides, Training, diverged, orders
 
 PART = 2000  # samples that torch tests at a time: the tests of 1,000 devices would fill the memory
+UNLABELLED = 20_000  # the first epoch of what is trained without labels, so that its draws are not those of the round
 
 
 class Trainer:
@@ -43,6 +46,7 @@ class Trainer:
         if training.own_loss:
             _parts.function("training.loss", training.loss)  # one that is not there is named at once
         self.tokens = () if targets is None or self.goal.kind != "labels" else targets.shape[1:]
+        self.encoder: Encoder | None = model.encoder if isinstance(model, Encoded) else None
         self._integers: bool | None = None  # whether the module takes them; None: not tried yet
         self.description: Description | None = None
         self.network: native.Network | None = None
@@ -106,6 +110,7 @@ class Trainer:
 
     def numbers(self, x: Array) -> Array:
         """Inputs as this model takes them: pixels and several inputs as they are, integers if it can, else float32."""
+        x = x if self.encoder is None else shaped(x, self.shape)
         if x.dtype.names is not None or x.dtype == np.uint8:
             return x
         if x.dtype.kind in "iu" and self.description is None and len(x):
@@ -186,6 +191,53 @@ class Trainer:
             return _numpy.train(self.description, row, x[own], y[own], training, where, guides, moments)
         with _torch.one_thread():
             return _torch.train(self.module, self.layout, row, x[own], y[own], training, where, guides, moments)
+
+    def pretrain(self, row: Array, x: Array, *, seed: int, round: int, device: int) -> None:
+        """Train the encoder in a row, in place and without labels: to give inputs back through a decoder.
+
+        The decoder of a convolution gives every patch back from the latent numbers of its place. It starts from the
+        seed, as an encoder does, and is forgotten.
+        """
+        assert self.encoder is not None
+        assert self.description is not None
+        encoder, (weight, bias) = self.description.weighted[0], self.layout.slots[:2]
+        patches = _numpy.patches(encoder, self.numbers(x))
+        places, width = patches.shape
+        both = Description((Dense(width, encoder.outputs), Relu(), Dense(encoder.outputs, width)))
+        training = replace(
+            self.training,
+            learning_rate=self.encoder.learning_rate,
+            loss="mse",
+            metric="",
+            decay=1.0,
+            weight_decay=0.0,
+            proximal=0.0,
+            optimizer_state="round",
+        )
+        trainer = Trainer(both, training, (width,), patches[:1])
+        pair, own = trainer.start(seed), trainer.layout.slots[:2]
+        pair[own[0].start : own[0].stop] = self.layout.view(row, weight).reshape(-1)
+        pair[own[1].start : own[1].stop] = row[bias.start : bias.stop]
+        try:
+            trainer.train(
+                pair,
+                patches,
+                patches,
+                np.arange(places),
+                seed=seed,
+                round=round,
+                device=device,
+                epochs=self.encoder.epochs,
+                samples=places,
+                first=UNLABELLED,
+            )
+        except Diverged:
+            raise Diverged(
+                f"device {device} {DIVERGED} {round}, in training its encoder without labels; lower "
+                f"encoder.learning_rate ({self.encoder.learning_rate:g}), or look for NaN in its samples"
+            ) from None
+        self.layout.view(row, weight)[...] = pair[own[0].start : own[0].stop].reshape(weight.shape)
+        row[bias.start : bias.stop] = pair[own[1].start : own[1].stop]
 
     def _train_natively(
         self,
@@ -341,6 +393,23 @@ def model_named(name: str, options: Mapping[str, Any], shape: tuple[int, ...], c
         return model
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"model {name} does not fit inputs of shape {shape}: {error}") from error
+
+
+def trainers_of(data: FederatedData, model: Any, training: Training) -> list[Trainer]:
+    """The trainer of a model; of a model behind encoders, one with the largest encoder, then those of all devices."""
+    targets = data.examples[1]
+    if not isinstance(model, tuple):
+        if data.shapes is not None:
+            first = {shape: data.shapes.index(shape) for shape in dict.fromkeys(data.shapes)}
+            shapes = ", ".join(f"{shape} of device {device}" for shape, device in first.items())
+            raise ValueError(
+                f"devices have inputs of unlike shapes, {shapes}: give every kind an encoder with encoder.latent, such "
+                "as encoder.latent = [16, 31], or bring all to one shape"
+            )
+        return [Trainer(model, training, data.x.shape[1:], targets)]
+    made = {one: Trainer(one, training, one.shape, targets) for one in dict.fromkeys(model)}
+    largest = max(made.values(), key=lambda trainer: trainer.layout.slots[1].stop)
+    return [largest, *(made[one] for one in model)]
 
 
 def outputs_for(training: Training, data: FederatedData) -> int:

@@ -1,11 +1,12 @@
 """The one job of a device: let its client train, cut the update down, keep the rest. Every engine calls it."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedfilt._types import Array, Sparsifier
+from fedfilt.data.samples import FederatedData, shaped
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.client import (
     Client,
@@ -21,20 +22,33 @@ from fedfilt.training.client import (
     split,
     travels,
 )
-from fedfilt.training.sgd import diverged
-from fedfilt.training.trainer import Trainer
+from fedfilt.training.sgd import Training, diverged
+from fedfilt.training.trainer import Trainer, labels_of, trainers_of
 
 __all__ = ["Desk", "Done", "Own", "Tested", "examine", "personal", "work"]
 
 
 class Desk(NamedTuple):
-    """How devices train: the same for all devices of a run."""
+    """How devices train: the same for all devices of a run, but for encoders of their inputs."""
 
     trainer: Trainer
     sparsifier: Sparsifier
     seed: int
     classes: int
     client: Client
+    unlike: tuple[Trainer, ...] = ()  # of every device, where their inputs are unlike
+
+    @classmethod
+    def of(
+        cls, data: FederatedData, model: Any, training: Training, seed: int, sparsifier: Sparsifier, client: Client
+    ) -> "Desk":
+        """How devices that hold such data train a model, or, where it is behind encoders, each its own."""
+        trainer, *unlike = trainers_of(data, model, training)
+        return cls(trainer, sparsifier, seed, labels_of(trainer, data), client, tuple(unlike))
+
+    def at(self, device: int) -> "Desk":
+        """How one device trains."""
+        return self._replace(trainer=self.unlike[device], unlike=()) if self.unlike else self
 
     @property
     def size(self) -> int:
@@ -78,6 +92,7 @@ class Tested(NamedTuple):
 
 def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
     """Do a job on the device's own samples; `row` is memory for the trained row, if the caller has some."""
+    desk = desk.at(job.device)
     if row is None:
         row = job.model.copy()
     else:
@@ -85,8 +100,10 @@ def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
     state, loss, samples = job.state, math.nan, job.plan.samples(len(own.rows))
     if samples:
         model, travelling = split(row, desk.client, desk.size)
+        own = _shaped(own, desk.trainer)
+        given = _pretrained(model, own, job, desk)
         where = job.round, job.device, job.plan
-        task = Task(desk.trainer, desk.seed, own, *where, model, travelling, rounds=job.rounds)
+        task = Task(desk.trainer, desk.seed, own, *where, model, travelling, rounds=job.rounds, given=given)
         sent = check_sent(desk.client, desk.client(begun(desk.client, task, state)), desk.size)
         if sent.travelling:
             row[:] = np.concatenate([sent.model, *(sent.travelling[name] for name in travelling)])
@@ -117,6 +134,8 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
     """
     if not is_personal(desk.client):
         return model[: desk.size]
+    desk = desk.at(device)
+    own = _shaped(own, desk.trainer)
     given = split(model.copy(), desk.client, desk.size)
     task = Task(desk.trainer, desk.seed, own, max(round, 1), device, Plan(), *given, testing=True)
     found = desk.client.personal(begun(desk.client, task, state))  # type: ignore[attr-defined]
@@ -130,9 +149,26 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
 
 
 def examine(row: Array, own: Own, desk: Desk) -> Tested:
-    """Test a row on samples, or the average of the answers of several."""
+    """Test a row on samples, or the average of the answers of several; with unlike inputs, at the device's desk."""
+    own = _shaped(own, desk.trainer)
     sums, loss = desk.trainer.test(row, *own, desk.classes)
     return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)
+
+
+def _shaped(own: Own, trainer: Trainer) -> Own:
+    """Samples in the shape that a device's encoder takes; only those that it is about."""
+    if trainer.encoder is None or own.x.shape[1:] == trainer.shape:
+        return own
+    return Own(shaped(own.x[own.rows], trainer.shape), own.y[own.rows], np.arange(len(own.rows)))
+
+
+def _pretrained(model: Array, own: Own, job: Job, desk: Desk) -> Array | None:
+    """Before a device's first round: train its encoder without labels, and give the model as it was; else None."""
+    encoder = desk.trainer.encoder
+    if encoder is None or not encoder.epochs or job.accepted:
+        return None
+    desk.trainer.pretrain(model, own.x[own.rows], seed=desk.seed, round=job.round, device=job.device)
+    return job.model[: desk.size]
 
 
 def _check_finite(row: Array, state: Kept, job: Job, desk: Desk) -> None:

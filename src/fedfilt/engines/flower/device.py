@@ -163,7 +163,7 @@ def dealt(data: FederatedData, device: int) -> Holdings:
     local = None if data.local_test is None else data.local_test[device]
     train, own, everybody = (
         None if rows is None else _own(data.x[rows], data.y[rows])
-        for rows in (data.train[device], local, data.global_test)
+        for rows in (data.train[device], local, data.everybodys(device))
     )
     assert train is not None
     return Holdings(train, own, everybody)

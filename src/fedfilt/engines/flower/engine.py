@@ -28,7 +28,6 @@ from fedfilt.system.wire import unpack
 from fedfilt.training.client import Client, is_personal
 from fedfilt.training.goal import NO_LABEL
 from fedfilt.training.sgd import DIVERGED, Training
-from fedfilt.training.trainer import Trainer, labels_of
 from fedfilt.training.work import Desk, Own, Tested, examine
 
 TIMEOUT = 600.0
@@ -89,10 +88,8 @@ class Flower:
         Simulated devices have their folders in `kept`, if the run is to go on after it was killed.
         With `sealing` rows are sealed: see `fedfilt.system.blind`.
         """
-        trainer = Trainer(model, training, data.x.shape[1:], data.examples[1])
-        self.layout, self.data = trainer.layout, data
-        self._classes = labels_of(trainer, data)
-        self._desk = Desk(trainer, sparsifier, seed, self._classes, client)
+        self._desk = Desk.of(data, model, training, seed, sparsifier, client)
+        self.layout, self.data, self._classes = self._desk.trainer.layout, data, self._desk.classes
         self._sealing, whole = sealing, sparsifier.full_bytes(self._desk.width)
         self._most_bytes = whole if sealing is None else sealing.cut.whole_bytes
         method = "" if isinstance(client, Plain) else f"|{client}"
@@ -188,17 +185,19 @@ class Flower:
         local = self.data.local_test
         own, everybody = (
             int((self.data.y[rows] != NO_LABEL).sum())
-            for rows in (np.arange(0) if local is None else local[device], self.data.global_test)
+            for rows in (np.arange(0) if local is None else local[device], self.data.everybodys(device))
         )
         return None if local is None else range(own, own + 1), range(everybody, everybody + 1)
 
     def _public_tests(self, models: Array) -> list[Tested]:
         """Tests on samples that the server itself has; equal models are tested once."""
-        samples = Own(self.data.x, self.data.y, self.data.global_test)
-        models = models[:, : self.layout.size]
-        tested = {row.tobytes(): row for row in models}
-        found = {key: examine(row, samples, self._desk) for key, row in tested.items()}
-        return [found[row.tobytes()] for row in models]
+        kinds = self.data.kinds or ("",) * len(models)
+        tests: dict[tuple[str, bytes], Tested] = {}
+        for device, row in enumerate(models[:, : self.layout.size]):
+            if (key := (kinds[device], row.tobytes())) not in tests:
+                samples = Own(self.data.x, self.data.y, self.data.everybodys(device))
+                tests[key] = examine(row, samples, self._desk.at(device))
+        return [tests[kind, row.tobytes()] for kind, row in zip(kinds, models[:, : self.layout.size], strict=True)]
 
     def close(self) -> None:
         """End the simulation, if there is one."""

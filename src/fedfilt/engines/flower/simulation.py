@@ -57,7 +57,8 @@ class _Maker:
         return client_app(self._place)
 
     def _place(self, context: Context) -> Workplace:
-        return Workplace(self._desk, self._samples, self._folder / f"device-{context.node_config['partition-id']}")
+        number = int(context.node_config["partition-id"])
+        return Workplace(self._desk.at(number), self._samples, self._folder / f"device-{number}")
 
     def _samples(self, device: int) -> Holdings:
         return dealt(self._data, device)

@@ -18,6 +18,7 @@ from fedfilt.engines.flower.engine import Seen
 from fedfilt.engines.flower.identity import Registered, registered
 from fedfilt.rounds.timeline import Event
 from fedfilt.runs.config import Config
+from fedfilt.training.goal import ACCURACY
 
 
 class Members:
@@ -76,14 +77,15 @@ class Members:
 
     def report(self, line: Table, seen: Mapping[int, Seen]) -> None:
         """Keep what is known of the devices after a round, for `fedfilt deploy status`."""
-        tested = line.get("mixed", {}).get("local", {}).get("devices", [])
+        own = line.get("mixed", {}).get("local", {})
+        tested = own.get("devices", [])
         known = self.known()
         for row, device in enumerate(self.table["device"]):
             found = known.setdefault(device["name"], {})
             now = seen.get(row, Seen())
             found |= now._asdict() if now.round else {"problem": now.problem or found.get("problem", "")}
             if row < len(tested) and now.round == line["round"]:
-                found["accuracy"] = tested[row]
+                found |= {"score": tested[row], "metric": own.get("metric", ACCURACY.key)}
         write_atomically(self.folder / "status.json", json.dumps({"round": line["round"], "devices": known}).encode())
 
     def known(self) -> dict[str, Table]:

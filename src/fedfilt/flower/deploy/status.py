@@ -24,7 +24,8 @@ class Status(NamedTuple):
     last_round: int | None  # in which it answered well
     seconds_ago: float | None  # that was
     samples: int | None  # it said it had trained on
-    accuracy: float | None  # on its own test, if it reports that
+    score: float | None  # on its own test, if it reports that
+    metric: str | None  # what score that is
     clock_ahead: float | None  # seconds
     version: str | None  # of fedfilt on it
     problem: str  # why its last answer was none
@@ -71,7 +72,8 @@ def status(building: Path) -> Report:
                 seen["round"] if answered else None,
                 round(time.time() - seen["at"], 1) if answered else None,
                 seen["samples"] if answered else None,
-                seen.get("accuracy"),
+                seen.get("score"),
+                seen.get("metric"),
                 seen["clock_ahead"] if answered else None,
                 seen["version"] if answered else None,
                 problem,

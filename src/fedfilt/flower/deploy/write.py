@@ -139,6 +139,7 @@ def write_device(
         public = new_key(folder)
     _copy_code(known(run), [folder.parents[1] / "server", Path()], folder)
     own = {"name": name, "address": str(site.where), "authentication": site.authentication, "number": row}
+    own |= {} if run.data.shapes is None or run.data.kinds is None else {"kind": run.data.kinds[row]}
     (folder / "device.toml").write_text(tomli_w.dumps(own | {"experiment": known(run)}), encoding="utf-8")
     if is_own(run.config):
         (folder / "data").mkdir(exist_ok=True)

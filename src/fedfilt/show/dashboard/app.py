@@ -108,6 +108,7 @@ def _follow(app: Dash, watch: Watch) -> None:
 
     @app.callback(
         Output("notes", "children"),
+        Output("advice", "children"),
         Output("table", "children"),
         Output("stop", "disabled"),
         Output("resume", "disabled"),
@@ -139,6 +140,7 @@ def _follow(app: Dash, watch: Watch) -> None:
         new_runs = page.options(watch.experiments) if now["runs"] != seen.get("runs") else no_update
         return [
             page.notes(run),
+            page.advice(run),
             page.table(watch.experiments, run),
             run is None or run.status != "running",
             run is None or run.status != "stopped",

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 
+from fedfilt._parts import find, names
+from fedfilt.runs.advice import kept
 from fedfilt.runs.groups import furthest, groups
 from fedfilt.runs.records import Records
 from fedfilt.show import figures
@@ -13,6 +15,7 @@ from fedfilt.show.dashboard.folders import run_key
 from fedfilt.show.dashboard.steering import complaint
 from fedfilt.show.shares import taken
 from fedfilt.show.words import dated, heading, last, metric_of
+from fedfilt.training.client import is_personal
 from fedfilt.training.goal import ACCURACY
 
 EVENTS, CURVES, NEIGHBOURS = 60, 12, 8  # shown at most
@@ -74,6 +77,7 @@ def layout(
                         [
                             _device(run),
                             _runs(experiments, run),
+                            _panel("Advice", [html.Div(advice(run), id="advice")]),
                             _panel("Events", [html.Pre(events(run), id="events", tabIndex=0, role="log")]),
                         ],
                         className="stack",
@@ -223,6 +227,17 @@ def notes(run: Records | None) -> Any:
     return [html.P(text, className="note") for text in found]
 
 
+def advice(run: Records | None) -> Any:
+    """Whether a graph helps here, as `fedfilt advise` found, and what it measured; how to ask, if nobody has."""
+    found = None if run is None else kept(run.folder)
+    if found is None:
+        place = "RUN" if run is None else run.folder
+        words = "Nobody has asked yet whether a graph helps here, and which rule to take: "
+        return html.P([words, html.Code(f"fedfilt advise {place}")], className="soft")
+    rows = [html.Tr([html.Th(name), html.Td(value)]) for name, value in found["measured"].items()]
+    return [*map(html.P, found["sentences"]), html.Table(html.Tbody(rows), className="plan")]
+
+
 def events(run: Records | None) -> str:
     """What happened to devices, the newest first, a line each."""
     if run is None or not run.events:
@@ -352,7 +367,18 @@ def neighbours(run: Records | None, device: int, number: int | None) -> Any:
         who = "itself" if one.device == device else f"device {one.device}"
         how = "" if one.device == device else "linked" if one.linked else "through others"
         rows.append(html.Tr([html.Td(who), html.Td(f"{one.share:.1%}"), html.Td(how)]))
-    return html.Table([html.Caption("its new model is made of"), html.Tbody(rows)], className="neighbours")
+    return html.Table([html.Caption(_made_of(run)), html.Tbody(rows)], className="neighbours")
+
+
+def _made_of(run: Records) -> str:
+    """What the shares are of: the model that a device decides with, or the row that its client makes one of."""
+    client = run.resolved.get("client", "plain")
+    name = str(client.get("name", "plain") if isinstance(client, dict) else client)
+    if ":" in name:  # code of others is not run to look at it
+        return f"the row that it was given is made of (the client {name} may decide with another model)"
+    if name in names("clients") and is_personal(find("clients", name)):
+        return f"the row that it was given is made of (the client {name} decides with a model of its own)"
+    return "its new model is made of"
 
 
 def _named(words: str) -> Any:

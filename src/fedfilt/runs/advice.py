@@ -1,0 +1,358 @@
+"""Whether a graph helps here, given or found, and which rule to take: from what a server can measure without data.
+
+A short probe trains the shared model by FedAvg; then every device fine-tunes it on all of its samples and on each half
+of them, and sends the three changes. All that follows is computed from these: see `fedfilt.mixing.likeness`.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+from scipy.sparse.csgraph import connected_components
+
+from fedfilt import _parts
+from fedfilt._brief import lines_of
+from fedfilt._checks import check_count
+from fedfilt._draws import Key, generator
+from fedfilt._files import write_atomically
+from fedfilt._reading import read, read_json
+from fedfilt._types import Array, Table
+from fedfilt.aggregators.fedavg import FedAvg
+from fedfilt.clients.plain import Plain
+from fedfilt.data.store import Store
+from fedfilt.mixing.bayes import Measured, measure
+from fedfilt.mixing.likeness import Links, by_labels, judged, nearest_links
+from fedfilt.rounds.participation import Participation
+from fedfilt.rounds.play import play
+from fedfilt.rounds.privacy import Privacy
+from fedfilt.rounds.types import Evaluation
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import Config
+from fedfilt.runs.rules import rule_name
+from fedfilt.training.client import TESTING
+
+ROUNDS, EPOCHS = 20, 10  # of the probe: rounds of FedAvg, and epochs of fine-tuning after them
+NEIGHBOURS = 3  # that every device has in the graph that is looked for
+FEWEST = 6  # devices of which anything can be said: of fewer there are too few shuffles
+# Chosen on seeds 101 to 103 of the kinds in benchmarks/advice.py
+CHANCE = 0.01  # that links between other devices do as well: above it, links say nothing
+LABELS = 0.5  # correlation with labels from which likeness is likeness of labels
+STRONG = 0.03  # by how much neighbours say more than everyone where groups are strong
+FILE = "advice.json"
+MOST = 4 << 30  # bytes of what devices sent
+WHY = {
+    "helps": "linked devices learn alike, and what neighbours learn foretells more than what everyone does",
+    "chance": "linked devices learn no more alike than devices linked at random",
+    "everyone": "what everyone learns foretells as much of a device as what its neighbours do",
+    "labels": "devices are alike as far as they have the same labels, which each learns best by itself",
+    "links": "it has no links, or links between all devices: there is nothing to tell apart",
+    "devices": f"there are fewer than {FEWEST} devices that changed: too few to tell links from chance",
+}
+
+
+class Probe(NamedTuple):
+    """What devices sent: changes (K, B) of one model by fine-tuning on all samples and on each half."""
+
+    changes: Array
+    first: Array
+    second: Array
+    samples: Array  # (K,)
+    labels: Array | None  # (K, C) what tells of labels: the change of the output layer's biases, or counts
+
+    @classmethod
+    def of(cls, path: Path, count: int) -> "Probe":
+        """What so many devices sent before, as a file keeps it."""
+        try:
+            found = load_tensors(read(path, MOST))
+            sent = cls(found["changes"], found["first"], found["second"], found["samples"], found.get("labels"))
+        except (KeyError, ValueError, SafetensorError) as error:
+            raise ValueError(f"{path} is not what devices sent to fedfilt advise: {error}; remove it") from error
+        if any(one is not None and (not len(one.shape) or len(one) != count) for one in sent):
+            raise ValueError(f"{path} is not of {count} devices; remove it")
+        return sent
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Advice:
+    """What was measured, and what follows."""
+
+    experiment: str  # how it is named on the command line
+    own: str  # the rule that it names itself
+    measured: Measured
+    labels: float | None  # how far likeness is likeness of labels; None: nothing told of them
+    counted: bool  # by label counts that devices share; else by the output layer
+    given: Links | None
+    found: Links | None
+    clusters: list[list[int]]  # devices that find each other in both halves
+    found_by: list[str]  # overrides by which the graph is found; none if its topology cannot be
+    why: Mapping[str, str]  # "given", "found" -> a key of WHY
+
+    @property
+    def graph(self) -> str:
+        """The graph to take: "given", "found" or "none"."""
+        best = [name for name in ("given", "found") if self.why[name] == "helps"]
+        return max(best, key=lambda name: getattr(self, name).more, default="none")
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules to compare, the advised one first; fine-tuning, FedAvg and the experiment's own take part."""
+        both = "two_level" if "two_level" in _parts.names("clients") else "finetune"
+        strong = self.graph != "none" and getattr(self, self.graph).more >= STRONG
+        rules = ["mu=10", both] if strong else [both, "mu=1"] if self.graph != "none" else [both]
+        return list(dict.fromkeys([*rules, "finetune", "fedavg", self.own]))
+
+    @property
+    def command(self) -> str:
+        """How to check it: compare the rules on seeds, paired."""
+        more = self.found_by if self.graph == "found" else []
+        words = ["fedfilt", "compare", *shlex.split(self.experiment), *more]
+        return shlex.join([*words, "--rules", ",".join(self.rules), "--seeds", "5"])
+
+    def sentences(self) -> list[str]:
+        """The advice in a few sentences."""
+        said = [self._said("given"), self._said("found")]
+        r = float(self.measured.reliability.mean())
+        said.append(
+            f"Of what a device's fine-tuning changes, {r:.0%} would come again with other samples (two halves of its "
+            f"samples agree by a cosine of {self.measured.halves:.2f}); the rest is noise that others could take off."
+        )
+        if self.labels is not None:
+            basis = "the label counts that devices share" if self.counted else "the biases of the output layer"
+            how = "mostly" if self.labels >= LABELS else "hardly" if self.labels < LABELS / 2 else "partly"
+            said.append(f"Devices are {how} alike by their labels (correlation {self.labels:.2f}, told by {basis}).")
+        first = self.rules[0]
+        if self.graph == "none":
+            said.append(f"Take {first}; a graph is not worth its cost here.")
+        elif first == "mu=10":
+            said.append(
+                f"Groups are strong: take {first} on the {self.graph} graph if a device's own data is what counts, and "
+                f"{self.rules[1]} if it must not forget everyone else's."
+            )
+        else:
+            said.append(
+                f"The help is small: take {first}, and mu=1 on the {self.graph} graph only if nothing but a device's "
+                "own data counts."
+            )
+        if self.graph != "none":
+            said.append(self._devices())
+        said.append("Accuracy was not measured. Check it with: " + self.command)
+        return said
+
+    def _said(self, name: str) -> str:
+        links, why = getattr(self, name), self.why[name]
+        verb = "helps" if why == "helps" else "does not help" if links is not None else "cannot be judged"
+        text = f"The {name} graph {verb}: {WHY[why]}"
+        if links is None:
+            return f"{text}."
+        numbers = f"cosine {links.linked:.2f} on its {links.links} links, {links.unlinked:.2f} elsewhere"
+        sure = f"; so say {links.sure:.0%} of the draws of devices" if why == "helps" else ""
+        return f"{text} ({numbers}; by chance with probability {links.chance:.3g}{sure})."
+
+    def _devices(self) -> str:
+        gains = self.gains()
+        best, worst = int(gains.argmax()), int(gains.argmin())
+        verb = "loses" if gains[worst] < 0 else "gains least"
+        return (
+            f"{int((gains > 0).sum())} of {len(gains)} devices gain by their neighbours: device {best} most "
+            f"({gains[best]:+.3f}), device {worst} {verb} ({gains[worst]:+.3f}). That is estimated by how much better "
+            "the change from one half of a device's samples is foretold by the other half with neighbours than "
+            "without, as a cosine."
+        )
+
+    def gains(self) -> Array:
+        """(K,) by how much neighbours in the advised graph foretell a device better, as a cosine; 0 without a graph."""
+        links: Links | None = getattr(self, self.graph, None)
+        zeros: Array = np.zeros(len(self.measured.reliability))
+        return zeros if links is None else links.neighbours - links.own
+
+    def table(self) -> Table:
+        """All of it as JSON can say it."""
+        links = {
+            name: None if (one := getattr(self, name)) is None else {**_plain(one), "more": round(one.more, 6)}
+            for name in ("given", "found")
+        }
+        devices = {"reliability": self.measured.reliability, "gain": self.gains()}
+        return {
+            "experiment": self.experiment,
+            "graph": self.graph,
+            "verdicts": dict(self.why),
+            "rules": self.rules,
+            "command": self.command,
+            "sentences": self.sentences(),
+            "halves": round(self.measured.halves, 6),
+            "labels": self.labels,
+            **links,
+            "clusters": self.clusters,
+            "devices": {name: [round(float(one), 4) for one in values] for name, values in devices.items()},
+        }
+
+    def save(self, folder: Path) -> None:
+        """Keep it in a run folder, where the dashboard shows it."""
+        write_atomically(folder / FILE, json.dumps(self.table(), indent=1).encode())
+
+    def __repr__(self) -> str:
+        return lines_of(f"Advice on {self.experiment}", *(f"  {one}" for one in self.sentences()[:4]))
+
+
+def _plain(links: Links) -> Table:
+    told = {key: value for key, value in links._asdict().items() if not isinstance(value, np.ndarray)}
+    means = {key: float(value.mean()) for key, value in links._asdict().items() if isinstance(value, np.ndarray)}
+    return {key: round(value, 6) for key, value in {**told, **means}.items()}
+
+
+def kept(folder: Path) -> Table | None:
+    """The advice that a run folder holds, as the dashboard shows it: sentences, and what was measured by its name."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        found = read_json(folder / FILE)
+        measured = {"agreement of halves": f"{found['halves']:.3f}"}
+        if found["labels"] is not None:
+            measured["likeness by labels"] = f"{found['labels']:.2f}"
+        for name in ("given", "found"):
+            if (links := found[name]) is not None:
+                measured[f"{name} graph"] = (
+                    f"{links['links']:d} links; cosine {links['linked']:.3f}, elsewhere {links['unlinked']:.3f}; by "
+                    f"chance {links['chance']:.3g}; foretells {links['neighbours']:.3f}, everyone "
+                    f"{links['everyone']:.3f}, a device alone {links['own']:.3f}"
+                )
+        sizes = ", ".join(str(len(one)) for one in found["clusters"])
+        measured["devices that find each other"] = f"in groups of {sizes}"[:200] if sizes else "none"
+        return {"sentences": [str(one)[:1000] for one in found["sentences"]][:12], "measured": measured}
+    return None
+
+
+def advise(
+    config: Config,
+    name: str,
+    store: Store | None = None,
+    rounds: int = ROUNDS,
+    share_labels: bool = False,
+    folder: Path | None = None,
+) -> Advice:
+    """Probe an experiment and say what follows; `name` is how it is named on the command line.
+
+    With `share_labels`, devices tell how many samples of each label they have; else the biases of the output layer tell
+    what they can. In the `folder` of a run, what devices sent is kept, and used again for the same experiment.
+    """
+    graph = config.graph.graph(config.seed)
+    probing = probed(config, rounds)
+    place = None if folder is None else folder / f"probe-{probing.hash()}{'-labels' * share_labels}.safetensors"
+    if place is not None and place.exists():
+        sent = Probe.of(place, graph.count)
+    else:
+        run = Run(probing, store, graph=graph)
+        run.check_here()
+        sent = probe(run, share_labels)
+        if place is not None:
+            write_atomically(place, save_tensors({k: v for k, v in sent._asdict().items() if v is not None}))
+    links = (graph.adjacency != 0).toarray()
+    measured = measure(sent.changes, sent.first, sent.second, sent.samples, links)
+    labels = None if sent.labels is None else by_labels(measured.cosines, np.asarray(sent.labels, float))
+    found = nearest_links(sent.first, NEIGHBOURS), nearest_links(sent.second, NEIGHBOURS)
+    changed = (sent.first.any(axis=1) & sent.second.any(axis=1)).sum()
+    judgements, why = dict[str, Links](), dict[str, str]()
+    for kind, (one, other) in {"given": (links, links), "found": found}.items():
+        if not one.any() or (one | np.eye(len(one), dtype=bool)).all():
+            why[kind] = "links"
+        elif changed < FEWEST:
+            why[kind] = "devices"
+        else:
+            judgements[kind] = judged(sent.first, sent.second, (one, other), generator(config.seed, Key.ADVICE))
+            why[kind] = verdict(judgements[kind], labels)
+    count, group = connected_components(found[0] & found[1], directed=False)
+    clusters = [np.flatnonzero(group == number).tolist() for number in range(count)]
+    clusters = [devices for devices in clusters if len(devices) > 1]
+    told = judgements.get("given"), judgements.get("found")
+    return Advice(
+        name, rule_name(config.table()), measured, labels, share_labels, *told, clusters, found_by(config), why
+    )
+
+
+def verdict(links: Links, labels: float | None) -> str:
+    """A key of WHY."""
+    if links.chance > CHANCE:
+        return "chance"
+    if labels is not None and labels >= LABELS:
+        return "labels"
+    return "helps" if links.more > 0 else "everyone"
+
+
+def probed(config: Config, rounds: int = ROUNDS) -> Config:
+    """The experiment of the probe: FedAvg with all devices, on all training samples, without any test."""
+    rounds = min(check_count("rounds", rounds), config.rounds) + 1  # the last is not played, as it would be tested
+    return replace(
+        config,
+        rounds=rounds,
+        aggregator=FedAvg(),
+        client=Plain(),
+        evaluation=Evaluation(every=rounds),
+        events=(),
+        privacy=Privacy(),
+        participation=Participation(),
+        engine=replace(config.engine, name="local", real_time=False),
+    )
+
+
+def probe(run: Run, share_labels: bool = False) -> Probe:
+    """Train the shared model, then what every device changes in it: on all samples, and on each half."""
+    config, data, sent = run.config, run.data, []
+    with run.experiment() as experiment:
+        shared = next(now.models[0] for now, _ in play(run.start(), experiment) if now.round == config.rounds - 1)
+    for device, rows in enumerate(data.train):
+        labels = data.y[rows] if data.labelled else np.zeros(len(rows), int)
+        one, other = halves(labels, generator(config.seed, Key.ADVICE, device))
+        for own in (rows, rows[one], rows[other]):
+            row = shared.copy()
+            if len(own):
+                run.trainer.train(
+                    row,
+                    data.x,
+                    data.y,
+                    own,
+                    seed=config.seed,
+                    round=config.rounds,
+                    device=device,
+                    epochs=EPOCHS,
+                    samples=len(own),
+                    first=TESTING,
+                )
+            sent.append(row - shared)
+    changes, first, second = (np.ascontiguousarray(np.stack(sent[which::3])) for which in range(3))
+    told: Array | None = data.label_counts if share_labels and data.labelled else None
+    if told is None and data.labelled:
+        head = run.layout.columns(["head"])
+        biases = [slot for slot in run.layout.slots if len(slot.shape) == 1 and head[slot.start]]
+        told = changes[:, biases[0].start : biases[0].stop].copy() if biases else None  # files keep whole rows only
+    return Probe(changes, first, second, np.array([len(rows) for rows in data.train]), told)
+
+
+def halves(labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Places of two halves with the same labels, as far as that goes: halves with others would contradict each other.
+
+    >>> one, other = halves(np.array([0, 0, 1, 1, 2]), np.random.default_rng(0))
+    >>> len(one), len(other), sorted([*one, *other]) == [0, 1, 2, 3, 4]
+    (3, 2, True)
+    """
+    order = rng.permutation(len(labels))
+    flat = labels.reshape(len(labels), -1)[:, 0] if len(labels) else labels
+    order = order[np.argsort(flat[order], kind="stable")]
+    return order[::2], order[1::2]
+
+
+def found_by(config: Config) -> list[str]:
+    """Overrides by which the graph of an experiment is found from the devices' updates."""
+    table = config.table()["graph"]
+    if "between" in table:
+        return ["graph.inside=false", "graph.between=updates", f"graph.k={NEIGHBOURS}"]
+    if "found" not in _parts.names("topologies"):
+        return []
+    options = {key: value for key, value in table.items() if key not in ("laplacian", "shuffle")}
+    inner = ",".join(f"{key}={json.dumps(value)}" for key, value in options.items())
+    return ["graph=found", f"graph.k={NEIGHBOURS}", f"graph.graph={{{inner}}}"]
