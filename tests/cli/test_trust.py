@@ -71,6 +71,8 @@ COMMANDS = {
     "compare": ["compare", "small.toml", "--rules", "fedavg,local", "--out", "compared"],
     "plan": ["plan", "small.toml"],
     "audit": ["audit", "small.toml"],
+    "tune": ["tune", "small.toml", "--rules", "fedavg", "--budget", "2", "--seeds", "1", "--out", "tuned"],
+    "advise": ["advise", "small.toml"],
     "profile": ["profile", "--model", "logistic", "--shape", "2,2", "--classes", "2"],
     "info": ["info"],
     "export": ["export", "run", "--csv"],
@@ -152,7 +154,7 @@ def test_no_command_takes_a_module_from_the_current_folder(strange, tmp_path):
     done = started([sys.executable, str(program), json.dumps(list(COMMANDS.values()))], strange)
     ends = [line for line in done.stdout.splitlines() if line.startswith("ended")]
     assert len(ends) == len(COMMANDS), done.stdout[-3000:] + done.stderr[-3000:]
-    for name in ("run", "compare", "plan", "report", "data split", "deploy write"):
+    for name in ("run", "compare", "plan", "tune", "advise", "report", "data split", "deploy write"):
         assert f"ended {' '.join(COMMANDS[name])} 0" in ends, done.stderr[-3000:]
     assert ran(strange) == set()
 
