@@ -11,14 +11,17 @@ Processes that compute runs import this file as their main module, so they take 
 import gzip
 import hashlib
 import io
-import resource
+import os
 import sys
+import threading
+import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from fedfilt._files import write_atomically
 from fedfilt.datasets.emnist import Emnist
 
 COUNTS = {"train": 240_000, "test": 40_000}
@@ -66,8 +69,17 @@ def take(folder: Path) -> None:
     Emnist.files = (replace(Emnist.files[0], sha256=(folder / "sha256").read_text(), urls=()),)
 
 
+def tell(folder: Path) -> None:
+    """Keep telling the most memory in kB that this process has had; it may be killed at any time."""
+    while True:
+        most = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]  # ru_maxrss is our parent's too
+        write_atomically(folder / f"memory-{os.getpid()}", most.encode())
+        time.sleep(0.1)
+
+
 if len(sys.argv) > 2 and sys.argv[1] == "run":
     take(Path(sys.argv[2]))
+    threading.Thread(target=tell, args=(Path(sys.argv[2]),), daemon=True).start()
 
 if __name__ == "__main__":
     if sys.argv[1] == "make":
@@ -75,10 +87,4 @@ if __name__ == "__main__":
     else:
         from fedfilt.cli import app
 
-        try:
-            app(sys.argv[3:])
-        finally:
-            peaks = [
-                resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-            ]
-            print(f"largest memory: {peaks[0]:.0f} MB here, {peaks[1]:.0f} MB in a process that computes")
+        app(sys.argv[3:])

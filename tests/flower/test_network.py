@@ -30,8 +30,14 @@ def test_a_device_that_announces_its_reply_and_sends_nothing_holds_nobody_up(tmp
     }
     building, server = deployed(tmp_path, kept, experiment=from_table(tomllib.loads(DEALT) | changes).toml())
     devices, log = Devices(building, kept), tmp_path / "silent.log"
-    kept.start([sys.executable, ROOT / "benchmarks" / "silent_device.py", building / "devices" / "device-003"], log)
-    until(lambda: "connected" in log.read_text(), "the silent device is there")
+    silent = [sys.executable, ROOT / "benchmarks" / "silent_device.py", building / "devices" / "device-003"]
+    process = kept.start(silent, log)
+
+    def connected():
+        assert process.poll() is None, log.read_text()
+        return "connected" in log.read_text()
+
+    until(connected, "the silent device is there")
     for name in ("device-000", "device-001", "device-002"):
         devices.start(name)
     until(lambda: server.poll() is not None, "the end of the run")

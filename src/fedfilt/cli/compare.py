@@ -177,7 +177,8 @@ def _comparison_table(rows: list[Any]) -> Any:
     over = f", mean ± std over {rows[0].seeds} seeds" if rows[0].seeds > 1 else ""
     metric = rows[0].metric
     title = f"{metric.words} at the last round{over}"
-    names = ("local test", "std of devices", "worst device", "global test", "std of devices")
+    # As narrow as they can be: the names of rules need the room
+    names = ("local\ntest", "std of\ndevices", "worst\ndevice", "global\ntest", "std of\ndevices")
     table = Table(Column("rule", overflow="fold"), *names, title=title)
     for row in rows:
         spread = [
