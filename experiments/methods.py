@@ -590,7 +590,7 @@ def figure(found):
 
 
 def write_page(results, docs):
-    """docs/methods.md with its part between the markers made anew, and the figures of what is there."""
+    """Rewrite the generated part of docs/methods.md, and the figures of the kinds that are there."""
     path = docs / "methods.md"
     text = path.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
