@@ -232,41 +232,44 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gate: Gate, tls: Tls | None) -> None:
         super().__init__(config)
         self._gate, self._tls = gate, tls
+        self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the app, and take connections."""
-        await super().startup(sockets=[])
-        if self.should_exit:
-            return
+        """Listen, start the app, and take connections: whoever sees that it has started can connect."""
         host, port = self.config.host, self.config.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        listener.setblocking(False)
+        self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._listener.setblocking(False)
+        await super().startup(sockets=[])
+        if self.should_exit:
+            self._listener.close()
+            return
         log.info("serving on %s, port %d", host, port)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, end those that are idle, and then the app."""
-        if self._accepting is not None:
+        if self._accepting is not None and self._listener is not None:
             self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._listener.close()
         await super().shutdown(sockets)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with listener:
-            while True:
-                try:
-                    sock, peer = await loop.sock_accept(listener)
-                except OSError as error:  # it may have been hung up already
-                    log.warning("a connection cannot be taken: %s", error)
-                    await asyncio.sleep(0.1)
-                    continue
-                connection = Connection(self._gate, sock, group(peer[0]), self._protocol)
-                if self._gate.enter(connection):
-                    connection.begin(None if self._tls is None else self._tls.context())
-                else:
-                    sock.close()
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(listener)
+            except OSError as error:  # it may have been hung up already
+                log.warning("a connection cannot be taken: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            connection = Connection(self._gate, sock, group(peer[0]), self._protocol)
+            if self._gate.enter(connection):
+                connection.begin(None if self._tls is None else self._tls.context())
+            else:
+                sock.close()
 
     def _protocol(self, connection: Connection) -> Any:
         """What reads the requests of a connection, and tells the app whose they are."""
