@@ -212,7 +212,7 @@ def resident(folder, rounds):
     folders = sorted((building / "devices").iterdir())
     with ExitStack() as stack:
         first = stack.enter_context(server(building))
-        until(lambda: said(building / "server" / "superlink.log", "running on"), "the SuperLink", 120)
+        until(lambda: said(building / "server.log", "devices are online"), "the edge server's start", 120)
         pids = [first.pid, *(stack.enter_context(device(one)).pid for one in folders)]
         watch(pids, run, building, rounds, folder / "soak.jsonl")
         first.wait(120)
