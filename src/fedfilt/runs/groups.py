@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfilt.runs.config import PLACE
 from fedfilt.runs.names import besides, looks
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import Look
@@ -18,8 +17,7 @@ def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
     """Runs that differ in nothing but the seed, by their label; with a folder where that is not enough."""
     alike: dict[str, list[Records]] = {}
     for run in runs:
-        table = {key: value for key, value in run.resolved.items() if key not in ("seed", *PLACE)}
-        key = json.dumps(table, sort_keys=True, default=str)
+        key = run.experiment
         if any(run.seed == other.seed for other in alike.get(key, [])):
             key += str(run.folder)  # the same run again is not another seed
         alike.setdefault(key, []).append(run)

@@ -4,6 +4,7 @@ Nothing in a run folder is trusted or executed: files are parsed as TOML and JSO
 is missing or damaged becomes a note in plain words, and the next `refresh` sees when it has been repaired.
 """
 
+import json
 import os
 import threading
 from collections import Counter
@@ -29,7 +30,7 @@ from fedfilt.graph.serial import graph_of
 from fedfilt.rounds.participation import UNASKED
 from fedfilt.rounds.timeline import Event, Moment, Timeline
 from fedfilt.rounds.types import Happening
-from fedfilt.runs.config import current, graph_table
+from fedfilt.runs.config import PLACE, current, graph_table
 from fedfilt.runs.history import frame_of, rows_of
 from fedfilt.runs.lines import SPENT, TESTS, checked
 from fedfilt.runs.names import labels, looks, rising
@@ -80,7 +81,7 @@ class Records:
             changed = [self._read_table(name) for name in self._kept]
             changed += [self._read_log(), self._stamped("partition.json"), self._stamped("graph.json")]
             if changed[-1] or changed[-2] or changed[0]:
-                for name in ("graph", "label_counts", "resolved", "timeline"):
+                for name in ("experiment", "graph", "label_counts", "resolved", "timeline"):
                     self.__dict__.pop(name, None)  # cached; read again when wanted
             status = self._find_status()
             changed.append(status != self.status)
@@ -249,6 +250,12 @@ class Records:
     def resolved(self) -> Table:
         """The table of config.toml as this version writes it, as far as it can."""
         return current(self.config)
+
+    @cached_property
+    def experiment(self) -> str:
+        """Its config without the seed and the place where it runs, as a text: equal for runs that can be averaged."""
+        table = {key: value for key, value in self.resolved.items() if key not in ("seed", *PLACE)}
+        return json.dumps(table, sort_keys=True, default=str)
 
     @property
     def config_text(self) -> str:
