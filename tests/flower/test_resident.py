@@ -355,6 +355,7 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     devices.kill("device-003")
     devices.start("device-003")
     until(lambda: any("3" in line.get("absent", {}) for line in metrics(building)), "a round without device 3")
+    before = len(metrics(building))
     kill("fedfilt.flower.deploy.superlink")
     devices.says("device-003", "is connected to")
     until(lambda: server.poll() is not None, "the end of the run")
@@ -362,7 +363,8 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     check_result(building, rounds)
     absent = [line["round"] for line in metrics(building) if "3" in line.get("absent", {})]
     assert absent, "device 3 did not answer"
-    assert all(set(line.get("absent", {})) <= {"3"} for line in metrics(building))
+    # Without the SuperLink nobody is reached: who is heard again by the next round depends on the machine
+    assert all(set(line.get("absent", {})) <= {"3"} for line in metrics(building)[:before])
     assert "does not hold the key of a device; it is left out" in (building / "server" / "run.log").read_text()
     link = (building / "server" / "superlink.log").read_text()
     assert "No SuperNode found with the given public key" in link  # the unregistered one
