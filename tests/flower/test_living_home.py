@@ -123,7 +123,7 @@ def home(request, tmp_path, kept):
         pytest.skip(f"no Home Assistant here: make test-home-assistant, or {VARIABLE}")
     home = Home(tmp_path, kept, real)
     with home.sensors.playing():
-        until(home.screen.up, "there is a screen", 300)
+        until(home.screen.up, "there is a screen")
         yield home
 
 

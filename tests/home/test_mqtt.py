@@ -27,7 +27,7 @@ from fedfilt.home.edge import OFFLINE, ONLINE, Edge
 from fedfilt.home.mqtt import MOST_WAITING, Keys, Mqtt
 from fedfilt.home.topics import MOST_BYTES, Decision, RoomState, Status, correction, room_state, written
 from fedfilt.sources.mqtt import Mqtt as Source
-from helpers import call, command, contents, until
+from helpers import SLOW, call, command, contents, until
 
 LABELS = ("vacuuming", "ironing", "sleeping")
 
@@ -123,7 +123,7 @@ def test_nobody_enters_without_a_certificate_or_takes_anothers_place(broker, bui
     edge = broker.edge()
     heard = Heard(edge, TOPICS.status("+"))
     thief = Mqtt(where.host, where.port, "device-000", keys=Keys.of(building / "devices" / "device-002" / "mqtt"))
-    assert thief.wait(60)
+    assert thief.wait(SLOW)
     watch.publish(TOPICS.status("device-000"), b"here", retain=True)
     heard.wait(TOPICS.status("device-000"), b"here")
     assert (TOPICS.status("device-000"), b"gone") not in heard
@@ -181,7 +181,7 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
             heard.listens.clear()
             yield
             broker.start()
-            assert heard.listens.wait(60)
+            assert heard.listens.wait(SLOW)
         yield
 
     until(lambda: watch._last.is_published(), "the broker has acknowledged it")
@@ -304,7 +304,7 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
     second = call("home", "run", building / "server")
     assert "in use by process" in second.stderr
     process.terminate()
-    assert process.wait(60) == 0, log.read_text()
+    assert process.wait(SLOW) == 0, log.read_text()
     edge.wait(TOPICS.edge, OFFLINE)
     assert (building / "server" / "home" / "corrections.jsonl").read_text().count("\n") == 2
     for bus in (watch, band, person):
@@ -334,7 +334,7 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     assert done.stdout.splitlines() == said, done.stderr
     assert tomllib.loads((building / "devices" / "device-001" / "home.toml").read_text())["room"] == "attic"
     assert tomllib.loads(listed.read_text())["moving"] == ["device-002"]
-    until(lambda: "4 devices may speak now" in (tmp_path / "home.log").read_text(), "the edge server's word", 60)
+    until(lambda: "4 devices may speak now" in (tmp_path / "home.log").read_text(), "the edge server's word")
     lamp = broker.device("lamp")
     gone = Mqtt(broker.where.host, broker.where.port, "x", keys=Keys.of(building / "devices" / "device-003" / "mqtt"))
     lamp.publish(TOPICS.decision("lamp"), written(Decision(time.time(), 3, (0.7, 0.3, 0.0))))
@@ -357,11 +357,11 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     ):
         assert old in right
         listed.write_text(right.replace(old, new))
-        until(partial(logged, line), f"{line} in the log", 60)
+        until(partial(logged, line), f"{line} in the log")
     assert (tmp_path / "home.log").read_text().count("the devices stay as they were") == 3
     listed.write_text(right)
     lamp.publish(TOPICS.decision("lamp"), written(Decision(time.time(), 3, (0.2, 0.8, 0.0))))
-    until(lambda: room_state(rooms[-1][1]).confidence == 0.8, "the home goes on", 60)
+    until(lambda: room_state(rooms[-1][1]).confidence == 0.8, "the home goes on")
     for bus in (lamp, gone, person):
         bus.close()
 

@@ -16,7 +16,7 @@ from fedfilt.home.bus import Memory
 from fedfilt.home.clock import Clock
 from fedfilt.home.readings import source_of
 from fedfilt.sources import Csv, Mqtt, Replay
-from helpers import until
+from helpers import SLOW, until
 
 MAKING = Making(shape=(2, 4), labels=("walk", "rest"), channels=("x", "y"), rate=10.0)
 
@@ -36,19 +36,19 @@ class Reader:
 
     def __enter__(self):
         self.thread.start()
-        until(lambda: not self.listens or len(self.bus._handlers) == self.listens, "a subscription", 10)
+        until(lambda: not self.listens or len(self.bus._handlers) == self.listens, "a subscription")
         return self
 
     def __exit__(self, *_):
         self.stop.set()
-        self.thread.join(10)
+        self.thread.join(SLOW)
         assert not self.thread.is_alive()
 
     def send(self, topic, content):
         self.bus.publish(topic, content if isinstance(content, bytes) else json.dumps(content).encode())
 
     def wait(self, count):
-        until(lambda: len(self.got) >= count, f"{count} readings", 20)
+        until(lambda: len(self.got) >= count, f"{count} readings")
         return [[one.time, *one.values] for one in self.got]
 
 
@@ -139,12 +139,12 @@ def test_sensors_that_speak_only_of_changes():
     with Reader(Mqtt(channels=places, every=1.0, hold=50.0), clock=clock) as reader:
         reader.send("zigbee2mqtt/hall", {"occupancy": True, "battery": 99, "last_seen": "2026-01-01T00:00:00Z"})
         reader.send("homeassistant/light/lamp/state", b"off")
-        until(lambda: reader.got and reader.got[-1].values.tolist() == [1, 0], "both are known", 10)
+        until(lambda: reader.got and reader.got[-1].values.tolist() == [1, 0], "both are known")
         reader.send("homeassistant/light/lamp/state", b"on")
-        until(lambda: reader.got[-1].values.tolist() == [1, 1], "a change", 10)
+        until(lambda: reader.got[-1].values.tolist() == [1, 1], "a change")
         reader.send("zigbee2mqtt/hall", {"occupancy": None})
-        until(lambda: np.isnan(reader.got[-1].values).tolist() == [True, False], "that one is not known any more", 10)
-        until(lambda: np.isnan(reader.got[-1].values).all(), "that they are too old", 10)
+        until(lambda: np.isnan(reader.got[-1].values).tolist() == [True, False], "that one is not known any more")
+        until(lambda: np.isnan(reader.got[-1].values).all(), "that they are too old")
         times = np.array([one.time for one in reader.got])
         np.testing.assert_allclose(np.diff(times), 1.0)
         np.testing.assert_allclose(times % 1, 0)
@@ -165,23 +165,19 @@ def test_what_is_wrong_with_messages_is_counted_and_said_once(caplog):
     assert sum("time must be seconds" in line for line in said) == 1
 
 
-def test_ten_thousand_messages_a_second():
+def test_more_messages_than_are_read():
     """They come faster than they are read: the oldest are dropped, memory is bounded, and it goes on afterwards."""
     source, bus, stop = Mqtt(topic="watch"), Memory(), threading.Event()
     readings = source.readings(MAKING, bus, Clock(), stop)
     bus.publish("watch", b'{"x": 1, "y": 1}')
     first = threading.Thread(target=lambda: next(readings), daemon=True)
     first.start()
-    until(lambda: bus._handlers, "a subscription", 10)
-    start = time.perf_counter()
+    until(lambda: bus._handlers, "a subscription")
     for number in range(30_000):  # nobody reads
         bus.publish("watch", b'{"time": %d, "x": 1, "y": 2}' % number)
-    assert time.perf_counter() - start < 3.0, "ten thousand a second"
-    first.join(10)
-    start = time.perf_counter()
+    first.join(SLOW)
     times = [one.time for one in islice(readings, 4096)]
     assert times == list(range(30_000 - 4096, 30_000))
-    assert time.perf_counter() - start < 0.4, "and as many can be read"
     stop.set()
     assert list(readings) == []
 
@@ -244,7 +240,7 @@ def test_bad_lines_and_bad_files_are_passed_over(tmp_path, caplog):
     path = tmp_path / "now.csv"
     path.write_text("time,x\n1,2\n")
     with Reader(Csv(str(path), whole=True)) as reader:
-        until(lambda: caplog.records, "a line about a column", 10)
+        until(lambda: caplog.records, "a line about a column")
         assert "unknown column 'y'" in caplog.text
         os.replace(path, tmp_path / "old.csv")
         path.write_text("time,x,y\n1,2\n2,a,b\nnoon,1,2\n3,4,5\n")
