@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test test-home-assistant aarch64 bench fuzz clean
+.PHONY: demo check test coverage test-home-assistant aarch64 bench fuzz clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
@@ -20,8 +20,12 @@ check: .venv/tested style
 
 # Everything
 test: .venv/tested style
+	$(TEST) -n auto --dist loadgroup
+
+# The same, counting which lines of fedfilt run: takes half as long again
+coverage: .venv/tested
 	$(TEST) -n auto --dist loadgroup --cov --cov-report=
-	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of fedfilt"
+	@$(BIN)/coverage report --skip-covered
 
 # The living home in a real Home Assistant, which is installed into .venv-assistant. Needs Python 3.13 and Mosquitto
 test-home-assistant: .venv/tested .venv-assistant/installed
