@@ -23,15 +23,6 @@ import aarch64  # noqa: E402
 
 WORK, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 ARM = "aarch64"
-DATA = [  # beside Python files: what the package reads from its own folders
-    "native/core.so",
-    "py.typed",
-    "show/dashboard/assets/dashboard.css",
-    "show/dashboard/home.html",
-    "show/dashboard/opening.js",
-    "show/report/report.css",
-    "show/report/report.js",
-]
 
 
 def tool(*words: object, env: dict[str, str] | None = None) -> str:
@@ -84,8 +75,10 @@ def faults(wheel: Path) -> list[str]:
     """What is wrong with what a wheel holds; [] if nothing is."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "fedfilt").rglob("*.py")}
-    wanted = code | {f"fedfilt/{name}" for name in DATA}
+    package = [path for path in (ROOT / "src" / "fedfilt").rglob("*") if path.is_file()]
+    beside = (".cpp", ".h", ".so", ".pyc")  # sources of the core, and what is made from sources
+    wanted = {str(path.relative_to(ROOT / "src")) for path in package if path.suffix not in beside}
+    wanted.add("fedfilt/native/core.so")
     strange = {name for name in names if not re.match(r"fedfilt/|fedfilt-[^/]+\.dist-info/", name)}
     strange |= {name for name in names if name.endswith((".cpp", ".h", ".pyc"))}
     return [f"lacks {name}" for name in sorted(wanted - names)] + [f"has {name}" for name in sorted(strange)]
