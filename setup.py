@@ -25,9 +25,6 @@ LEVELS = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
     "neon": ["-DFEDFILT_NEON"],
 }
-STATIC = ["-static-libstdc++", "-static-libgcc"] * sys.platform.startswith(
-    "linux"
-)  # nothing but the C library is needed
 X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 
 
@@ -65,7 +62,9 @@ class BuildLevels(build_ext):
                 extra_postargs=[*FLAGS, *LEVELS[level]],
                 **common,
             )
-        flags = [*STATIC, *(flag for flag in FLAGS if flag.startswith("-fsanitize"))]
+        flags = [flag for flag in FLAGS if flag.startswith("-fsanitize")]
+        if sys.platform.startswith("linux") and "FEDFILT_NATIVE_FLAGS" not in os.environ:
+            flags.append("-s")  # a quarter of the size, without what only a debugger or profiler reads
         self.compiler.link_shared_object(objects, str(target), extra_postargs=flags, target_lang="c++")
 
 
