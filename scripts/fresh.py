@@ -74,18 +74,20 @@ def place(python: Path) -> Place:
         (home / name).mkdir()
     where = {"PATH": home / "user" / "env" / "bin", "HOME": home / "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
     where |= dict.fromkeys(("CC", "CXX"), "no-such-compiler")
+    inside, mount = python, ""
+    if not os.getuid():
+        shutil.chown(home / "user", NOBODY, pwd.getpwnam(NOBODY).pw_gid)
+        # A Python below somebody's home folder is not there for others; it gets a place where it is
+        base = Path(subprocess.check_output([python, "-c", "import sys; print(sys.base_prefix)"], text=True).strip())
+        if any(not folder.stat().st_mode & 0o001 for folder in (base, *base.parents)):
+            mount, inside = f"mount --bind '{base}' '{home / 'python'}' && ", home / "python" / "bin" / python.name
+            where["LD_LIBRARY_PATH"] = home / "python" / "lib"
     clean = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in where.items())]
     if os.getuid():
-        return Place(home, str(python), clean)
-    shutil.chown(home / "user", NOBODY, pwd.getpwnam(NOBODY).pw_gid)
-    # A Python below somebody's home folder is not there for others; it gets a place where it is
-    base = Path(subprocess.check_output([python, "-c", "import sys; print(sys.base_prefix)"], text=True).strip())
-    hidden = any(not folder.stat().st_mode & 0o001 for folder in (base, *base.parents))
-    mount = f"mount --bind '{base}' '{home / 'python'}' && " if hidden else ""
+        return Place(home, str(inside), clean)
     user = pwd.getpwnam(NOBODY)
     drop = f'exec setpriv --reuid {user.pw_uid} --regid {user.pw_gid} --clear-groups -- "$@"'
     cut = ["unshare", "--net", "--mount", "sh", "-c", mount + drop, "sh"]
-    inside = home / "python" / "bin" / python.name if hidden else python
     return Place(home, str(inside), [*cut, *clean])
 
 

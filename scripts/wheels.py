@@ -27,8 +27,7 @@ ARM = "aarch64"
 
 def tool(*words: object, env: dict[str, str] | None = None) -> str:
     """What a tool of this Python says; an error if it fails. Tools find those that came with them on the PATH."""
-    env = env or dict(os.environ)
-    env |= {"NO_COLOR": "1", "COLUMNS": "300"}
+    env = {**(env or os.environ), "NO_COLOR": "1", "COLUMNS": "300"}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     command = [sys.executable, "-m", *map(str, words)]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
