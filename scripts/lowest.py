@@ -1,8 +1,8 @@
 """Whether the lower bounds of pyproject.toml are true: the fast tests with the lowest versions that they allow.
 
-`make lowest` runs this, in an environment of its own in build/lowest. Only what fedfilt itself asks for is held at its
-bound; packages that those need, and tools of developers, are whatever pip finds for them. A bound that cannot be had
-here, because an index lacks it, is named with --have: --have torch==2.13.0
+`make lowest` runs this, in an environment of its own in build/lowest. What fedfilt asks for is held at its bound, and
+everything else has the version of constraints.txt. A bound that cannot be had here, because an index lacks it, is
+replaced with --have: --have torch==2.13.0
 """
 
 import argparse
@@ -19,6 +19,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "lowest"
+PINS = ROOT / "constraints.txt"
+NOT_FOR_TESTS = ("bandit", "pip-audit")  # they ask for newer packages than fedfilt does
 DEVELOPERS = (
     "test",
     "bench",
@@ -65,17 +67,18 @@ def main() -> None:
     options = parser.parse_args()
     instead = {canonicalize_name(text.partition("==")[0]): text for text in options.have}
     bounds = {canonicalize_name(one.name): f"{one.name}=={lowest(one)}" for one in requirements()} | instead
+    pins = {canonicalize_name(line.partition("==")[0]): line for line in PINS.read_text().splitlines() if "==" in line}
     HOME.mkdir(parents=True, exist_ok=True)
     held = HOME / "constraints.txt"
-    held.write_text("".join(f"{bound}\n" for bound in sorted(bounds.values())))
+    held.write_text("".join(f"{one}\n" for one in sorted((pins | bounds).values())))
     python = HOME / "venv" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", HOME / "venv"], check=True)
     users = ",".join(name for name in extras() if name not in (*DEVELOPERS, *options.without))
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", held]
     subprocess.run([*install, "setuptools"], check=True)  # its bound is tried as well
-    command = [*install, "--no-build-isolation", "--editable", f"{ROOT}[{users}]", *map(str, extras()["test"])]
-    subprocess.run(command, check=True)
+    tools = [str(one) for one in extras()["test"] if one.name not in NOT_FOR_TESTS]
+    subprocess.run([*install, "--no-build-isolation", "--editable", f"{ROOT}[{users}]", *tools], check=True)
     found = subprocess.check_output([python, "-m", "pip", "list", "--format", "freeze"], text=True)
     installed = {canonicalize_name(name): version for name, version in re.findall(r"^(\S+)==(\S+)$", found, re.M)}
     print(", ".join(f"{name} {installed[name]}" for name in sorted(bounds) if name in installed), flush=True)
