@@ -9,13 +9,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test coverage test-home-assistant aarch64 bench fuzz clean
+.PHONY: demo check test coverage test-home-assistant aarch64 bench fuzz audit wheels fresh lowest release-check clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
 
-# Format, lint, types and the fast tests: while you work
-check: .venv/tested style
+# Format, lint, types, known vulnerabilities and the fast tests: while you work
+check: .venv/tested style audit
 	$(TEST) -n auto --dist loadgroup -m "not slow"
 
 # Everything
@@ -32,10 +32,40 @@ test-home-assistant: .venv/tested .venv-assistant/installed
 	$(TEST) tests/flower/test_living_home.py
 
 .PHONY: style
-style: .venv/tested
+style: .venv/tested build/bandit
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --config-file tests/mypy.ini & tests=$$!; $(BIN)/mypy && wait $$tests
+
+# Patterns that are often insecure: of the files that changed since they passed
+SOURCES := $(shell find src -name '*.py')
+build/bandit: .venv/tested pyproject.toml $(SOURCES)
+	@echo "$(BIN)/bandit --configfile pyproject.toml"
+	@$(BIN)/bandit --quiet --configfile pyproject.toml $(if $(filter-out $(SOURCES),$?),$(SOURCES),$?)
+	@mkdir -p build && touch $@
+
+# Known vulnerabilities of the packages in constraints.txt, asked of a public service once a day
+audit: .venv/tested
+	$(BIN)/python scripts/audit.py
+
+# The files of a release in dist: a source archive, a wheel for this architecture and, on Debian, one for 64-bit ARM
+wheels: .venv/released
+	$(BIN)/python scripts/wheels.py
+
+dist:
+	$(MAKE) wheels
+
+# Those files in a fresh environment of every Python here: make fresh TORCH=3.11 tries torch in that one too
+fresh: .venv/released | dist
+	$(BIN)/python scripts/fresh.py $(if $(TORCH),--torch $(TORCH))
+
+# The fast tests with the lowest versions that pyproject.toml allows: make lowest ARGS="--have torch==2.13.0"
+lowest: .venv/tested
+	$(BIN)/python scripts/lowest.py $(ARGS)
+
+# The checklist of CONTRIBUTING.md: make release-check ARGS="--skip tests bench"
+release-check: .venv/tested .venv/released
+	$(BIN)/python scripts/release.py $(ARGS)
 
 # The native core on 64-bit ARM, under qemu. Debian only: cross compiler, qemu, arm64 Python go into build/aarch64
 aarch64: .venv/tested
@@ -61,6 +91,10 @@ bench: .venv/benched
 	@$(FIND_BROWSER) || $(GET_BROWSER) || echo "No Chrome or Chromium: the tests in a browser will be skipped."
 	touch $@
 
+.venv/released: .venv/installed
+	$(PIP) --no-build-isolation --editable ".[release]"
+	touch $@
+
 .venv-assistant/installed: tests/home_assistant.py
 	$(BIN)/python tests/home_assistant.py .venv-assistant
 
@@ -70,4 +104,4 @@ bench: .venv/benched
 	touch $@
 
 clean:
-	rm -rf .venv .venv-assistant build demo
+	rm -rf .venv .venv-assistant build dist demo

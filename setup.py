@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HOME = Path("src/fedfilt/native")
@@ -37,8 +38,14 @@ def sources():
 class BuildLevels(build_ext):
     """Compiles the kernels once per level of the CPU and links all of them into one library."""
 
+    def get_ext_filename(self, fullname):
+        """The core is loaded by ctypes and is no Python module: no version of Python belongs in its name."""
+        return str(Path(*fullname.split("."))) + ".so"
+
     def build_extension(self, extension):
-        machine = self.plat_name.rpartition("-")[2]  # that it is built for; build_ext --plat-name linux-aarch64
+        target = Path(self.get_ext_fullpath(extension.name))
+        target.unlink(missing_ok=True)  # one of an earlier build, if this one fails
+        machine = self.plat_name.rpartition("-")[2]  # that it is built for
         x86, arm = machine in X86, machine in ARM and sys.maxsize > 2**32
         levels = ["baseline", *["avx2", "avx512"] * x86, *["neon"] * arm]
         folder = Path(self.build_temp)
@@ -56,8 +63,25 @@ class BuildLevels(build_ext):
                 **common,
             )
         flags = [flag for flag in FLAGS if flag.startswith("-fsanitize")]
-        target = self.get_ext_fullpath(extension.name)
-        self.compiler.link_shared_object(objects, target, extra_postargs=flags, target_lang="c++")
+        if sys.platform.startswith("linux") and "FEDFILT_NATIVE_FLAGS" not in os.environ:
+            flags.append("-s")  # a quarter of the size, without what only a debugger or profiler reads
+        self.compiler.link_shared_object(objects, str(target), extra_postargs=flags, target_lang="c++")
+
+
+class AnyPython(bdist_wheel):
+    """A wheel for every Python 3 of a platform; without a core, for every platform."""
+
+    def run(self):
+        if not self.skip_build:
+            self.run_command("build")
+            self.skip_build = True  # not twice
+        if not Path(self.get_finalized_command("build").build_lib, "fedfilt", "native", "core.so").exists():
+            self.distribution.ext_modules = None
+            self.root_is_pure = True
+        super().run()
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
 
 
 core = Extension(
@@ -67,4 +91,4 @@ core = Extension(
     language="c++",
     optional=True,
 )
-setup(ext_modules=[core], cmdclass={"build_ext": BuildLevels})
+setup(ext_modules=[core], cmdclass={"build_ext": BuildLevels, "bdist_wheel": AnyPython})

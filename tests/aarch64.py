@@ -64,6 +64,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{os.environ['PATH']}{os.pathsep}{own / 'bin'}", "LD_LIBRARY_PATH": libraries}
 
 
+def cross() -> dict[str, str]:
+    """An environment in which Python builds for aarch64; see `sysconfig.get_platform`."""
+    found = compiler()
+    assert found
+    tools = dict.fromkeys(("CC", "CXX"), found) | dict.fromkeys(("LDSHARED", "LDCXXSHARED"), f"{found} -shared")
+    return {**environment(), **tools, "_PYTHON_HOST_PLATFORM": "linux-aarch64"}
+
+
 def set_up(torch: bool) -> None:
     """Fetch what is missing."""
     if not (compiler() and emulator()):
@@ -132,13 +140,8 @@ def build(folder: Path) -> Path:
     shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    cross = compiler()
-    assert cross
-    tools = dict.fromkeys(("CC", "CXX"), cross) | dict.fromkeys(("LDSHARED", "LDCXXSHARED"), f"{cross} -shared")
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--plat-name", "linux-aarch64"]
-    command += ["--build-temp", "objects"]
-    env = {**environment(), **tools, "SETUPTOOLS_EXT_SUFFIX": ".so"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--build-temp", "objects"]
+    done = subprocess.run(command, cwd=folder, env=cross(), capture_output=True, text=True)
     if done.returncode or not (folder / "src" / "fedfilt" / "native" / "core.so").exists():
         raise RuntimeError(f"the core cannot be built for aarch64: {done.stdout}{done.stderr}")
     return folder / "src"

@@ -8,9 +8,11 @@ if sys.argv[:1] == ["-m"]:  # python -m fedfilt.cli, which has yet to find its _
     leave_current_folder()
 
 import logging
+from typing import Annotated
 
 import typer
 
+from fedfilt._version import __version__
 from fedfilt.cli.advise import advise
 from fedfilt.cli.audit import audit
 from fedfilt.cli.compare import compare, demo
@@ -38,6 +40,16 @@ app.add_typer(deploy_app, name="deploy")
 app.add_typer(home_app, name="home")
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedfilt {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")

@@ -8,7 +8,6 @@ import ctypes
 import hashlib
 import os
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,19 +120,18 @@ class Choice(NamedTuple):
 @cache
 def _library() -> ctypes.CDLL | str:
     """The library, or why there is none."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name("core" + suffix)
-        if path.exists():
-            try:
-                library = ctypes.CDLL(str(path))
-                library.fedfilt_sources.restype = ctypes.c_char_p
-                built = library.fedfilt_sources().decode()
-            except (OSError, AttributeError) as error:
-                return f"cannot be loaded: {error}"
-            if sources() not in ("", built):
-                return "built from other sources than these; install fedfilt again"
-            return library
-    return "not built (no working C++ compiler when fedfilt was installed)"
+    path = Path(__file__).with_name("core.so")
+    if not path.exists():
+        return "not built (no working C++ compiler when fedfilt was installed)"
+    try:
+        library = ctypes.CDLL(str(path))
+        library.fedfilt_sources.restype = ctypes.c_char_p
+        built = library.fedfilt_sources().decode()
+    except (OSError, AttributeError) as error:
+        return f"cannot be loaded: {error}"
+    if sources() not in ("", built):
+        return "built from other sources than these; install fedfilt again"
+    return library
 
 
 def sources() -> str:
