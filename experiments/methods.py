@@ -23,27 +23,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import fedfilt
 from fedfilt._files import write_atomically
 from fedfilt._progress import progress_bar, shown
 from fedfilt.aggregators.local import Local
 from fedfilt.calls import compared
 from fedfilt.data.store import DataMissing, Store
-from fedfilt.runs.compare import last_tests, play_variants
+from fedfilt.runs import tuning
+from fedfilt.runs.compare import beside, last_tests, play_variants
 from fedfilt.runs.config import config_of
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.paired import interval
 from fedfilt.runs.rules import rules, with_rule
 from fedfilt.runs.sweep import uses_graph
-from fedfilt.runs.tuning import FIRST_SEED, check_playable, validated
+from fedfilt.runs.tuning import FIRST_SEED, Tuned, check_playable, validated
 from fedfilt.show.figures.style import BLUE, FAINT, INK, WALL, blank, plain, styled
 from fedfilt.training.client import example, extra, is_personal, passes, seldom, travels
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 RESULTS = HERE.parent / "results" / "methods"
-SEEDS, BUDGET = 5, 18  # of what is published
-TUNING_SEEDS = 3  # with which a setting is tried: one alone chose rates by chance on watch
+SEEDS, BUDGET = 5, 10  # of what is published
+TUNING_SEEDS = 2  # with which a setting is tried: one alone chose rates by chance on watch
 BASELINE = "finetune"
 RECIPE = "two_level"
 TOLD = (BASELINE, RECIPE, "local", "fedavg", "mu=1")  # named in every figure
@@ -235,8 +235,13 @@ def planned(kind: str, names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def jobs_of(kind: str, names: Sequence[str], seeds: int, budget: int, out: Path) -> list[Job]:
-    """The jobs of a kind."""
-    return [Job(kind, graph, (rule,), seeds, budget, out / kind / graph / rule) for rule, graph in planned(kind, names)]
+    """The jobs of a kind: methods that have most of their training in common are one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for rule, graph in planned(kind, names):
+        alike.setdefault((graph, beside(ruled(kind, graph, rule))), []).append(rule)
+    return [
+        Job(kind, graph, tuple(some), seeds, budget, out / kind / graph / some[0]) for (graph, _), some in alike.items()
+    ]
 
 
 # --- work ---------------------------------------------------------------------------------------------------------
@@ -244,7 +249,7 @@ def jobs_of(kind: str, names: Sequence[str], seeds: int, budget: int, out: Path)
 
 def work(job):
     """Tune methods and play them with what was chosen; what was done before is not done again."""
-    config, store, found, playable = job.config(), Store(), [], []
+    config, store, found, playable = job.config(), a_store(), [], []
     for rule in job.rules:
         try:
             check_playable(validated(config), [rule], FIRST_SEED, store)
@@ -260,13 +265,20 @@ def work(job):
     return [{"rule": one["rule"], "graph": job.graph, "hash": job.hash(one["rule"]), **one} for one in found]
 
 
+@cache
+def a_store():
+    """The data files of this process, which reads those of a kind once."""
+    return Store()
+
+
 def played(job, names, store):
     """Of each method its rows: itself, and its controls."""
     config, seeds = job.config(), list(range(job.seeds))
     job.folder.mkdir(parents=True, exist_ok=True)
-    tuned = fedfilt.tune(
-        config, names, job.budget, min(TUNING_SEEDS, job.budget), job.folder / "tune", resume=True, progress=False
-    )
+    tried = range(FIRST_SEED, FIRST_SEED + min(TUNING_SEEDS, job.budget))
+    for _ in tuning.tune(config, names, job.budget, tried, job.folder / "tune", True, store):
+        pass
+    tuned = Tuned.of(job.folder / "tune")
     variants = compared(config, names, (), tuned, seeds, controls=True)
     if job.graph == "found" and linked(job.kind):  # the given graph has the other controls, which are the same
         variants = [one for one in variants if one.config.graph.control in ("", "shuffled")]

@@ -81,7 +81,7 @@ def play_variants(
                 done[one.name, seed] = mine.rounds
             else:
                 left[one.name] = mine
-        beside = {name: _beside(mine) for name, mine in left.items()}
+        alike = {name: beside(mine) for name, mine in left.items()}
         by_engine = {name: hash_of(_without(mine, "aggregator")) for name, mine in left.items()}
         for engine_key in dict.fromkeys(by_engine.values()):
             group = [name for name in left if by_engine[name] == engine_key]
@@ -90,7 +90,7 @@ def play_variants(
             key = _dealt(left[group[0]])
             first = Run(left[group[0]], store, data.get(key))
             data = {key: first.data}
-            together = [[name for name in left if beside[name] == one] for one in dict.fromkeys(map(beside.get, group))]
+            together = [[name for name in left if alike[name] == one] for one in dict.fromkeys(map(alike.get, group))]
             memo = Memo() if any(len(some) > 1 for some in together) else None
             with _engine(first, memo) as engine:  # one engine, partition and start for all rules of a seed
                 for some in together:
@@ -133,7 +133,7 @@ def _engine(run: Run, memo: Memo | None) -> Any:
     return run.engine() if memo is None or run.config.engine.name != "local" else run.engine(memo=memo)
 
 
-def _beside(config: Config) -> str:
+def beside(config: Config) -> str:
     """Equal for runs that are played side by side, as what they train in most rounds is the same.
 
     A client or a rule says by `like` as which other it works in these. Such a rule looks at no links, so that controls
