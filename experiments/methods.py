@@ -2,7 +2,8 @@
 
 Every method is tuned with the same number of runs, on training samples that were held out and on seeds from 100 on;
 what was chosen plays seeds 0, 1, ... A rule that uses the graph plays the given and the found graph, each beside its
-controls. A second start does only what is missing. `--estimate` says how long it takes, `--page` writes
+controls. Each method is written to the result file of its kind as soon as it is done; a second start, also on another
+machine with these files, does only what is missing. `--estimate` says how long it takes, `--page` writes
 docs/methods.md from the result files. A method of your own takes part by its name: `--rules mine` (a file of
 fedfilt/clients or fedfilt/aggregators) plays only that one and adds its lines to what is there.
 """
@@ -14,33 +15,35 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-import fedfilt
 from fedfilt._files import write_atomically
 from fedfilt._progress import progress_bar, shown
 from fedfilt.aggregators.local import Local
 from fedfilt.calls import compared
 from fedfilt.data.store import DataMissing, Store
-from fedfilt.runs.compare import last_tests, play_variants
+from fedfilt.runs import tuning
+from fedfilt.runs.compare import beside, last_tests, play_variants
 from fedfilt.runs.config import config_of
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.paired import interval
 from fedfilt.runs.rules import rules, with_rule
 from fedfilt.runs.sweep import uses_graph
-from fedfilt.runs.tuning import FIRST_SEED, check_playable, validated
+from fedfilt.runs.tuning import FIRST_SEED, Tuned, check_playable, validated
 from fedfilt.show.figures.style import BLUE, FAINT, INK, WALL, blank, plain, styled
 from fedfilt.training.client import example, extra, is_personal, passes, seldom, travels
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 RESULTS = HERE.parent / "results" / "methods"
-SEEDS, BUDGET = 5, 18  # of what is published
-TUNING_SEEDS = 3  # with which a setting is tried: one alone chose rates by chance on watch
+SEEDS, BUDGET = 5, 10  # of what is published
+TUNING_SEEDS = 2  # with which a setting is tried: one alone chose rates by chance on watch
 BASELINE = "finetune"
 RECIPE = "two_level"
 TOLD = (BASELINE, RECIPE, "local", "fedavg", "mu=1")  # named in every figure
@@ -135,118 +138,167 @@ KINDS = {
 
 
 class Job(NamedTuple):
-    """A method on a kind and a graph: its tuning, and its runs with what was chosen."""
+    """Methods on a kind and a graph that are played side by side: their tuning, and their runs with what was chosen."""
 
     kind: str
     graph: str  # "given" or "found"
-    rule: str
+    rules: tuple[str, ...]
     seeds: int
     budget: int
-    out: Path
-
-    @property
-    def folder(self) -> Path:
-        return self.out / self.kind / self.graph / self.rule
+    folder: Path  # of the runs
 
     def config(self) -> Any:
         """The experiment, tested at its end only."""
-        kind = KINDS[self.kind]
-        config = config_of(HERE / f"{kind.file}.toml", {"engine.workers": 1, **kind.changes})
-        changes: dict[str, Any] = {"evaluation.every": config.rounds}
-        if self.graph == "found":  # of the same devices in the same rooms, so that they have the same samples
-            common = ("laplacian", "shuffle", "control")
-            place = {key: value for key, value in config.table()["graph"].items() if key not in common}
-            changes["graph"] = {"name": "found", "k": NEIGHBOURS, "graph": place}
-        return config_of(config, changes)
+        return config_on(self.kind, self.graph)
 
-    @property
-    def key(self) -> dict[str, Any]:
-        """What its result depends on."""
-        return {"seeds": self.seeds, "budget": self.budget, "hash": with_rule(self.config(), self.rule).hash()}
+    def head(self) -> dict[str, Any]:
+        """What all methods of a result file have in common."""
+        return {
+            "kind": self.kind,
+            "seeds": list(range(self.seeds)),
+            "tuning_seed": FIRST_SEED,
+            "budget": self.budget,
+            "rounds": self.config().rounds,
+        }
 
-    def done(self) -> dict[str, Any] | None:
-        """Its result, if it is there."""
-        path = self.folder / "result.json"
-        found = json.loads(path.read_text()) if path.exists() else {}
-        return found if found.get("key") == self.key else None
+    def left(self, results: Path) -> "Job":
+        """The same with those methods only that are not in the result file."""
+        known = {(one["rule"], one["graph"], one["hash"]) for one in kept(self.kind, results, self.head())}
+        missing = [rule for rule in self.rules if (rule, self.graph, self.hash(rule)) not in known]
+        return self._replace(rules=tuple(missing))
+
+    def hash(self, rule: str) -> str:
+        """Of all that the result of a method depends on besides seeds and budget."""
+        return str(ruled(self.kind, self.graph, rule).hash())
 
     def runs(self) -> int:
         """How many runs it is."""
-        graphs = 1
-        if uses_graph(with_rule(self.config(), self.rule).aggregator):
-            graphs = 2 if self.graph == "found" and linked(self.kind) else 4
-        return self.budget + self.seeds * graphs
+        graphs = [1 + controls(self.kind, self.graph, rule) for rule in self.rules]
+        return sum(self.budget + self.seeds * count for count in graphs)
 
     def seconds(self) -> float:
         """Processor time that is to be expected."""
-        config = with_rule(self.config(), self.rule)
-        wide = passes(config.client) + 0.4 * len(travels(config.client))  # wide rows take time, as measured
-        return KINDS[self.kind].seconds * config.rounds * wide * self.runs()
+        found = 0.0
+        for rule in self.rules:
+            client = ruled(self.kind, self.graph, rule).client
+            wide = passes(client) + 0.4 * len(travels(client))  # wide rows take time, as measured
+            found += wide * self._replace(rules=(rule,)).runs()
+        return KINDS[self.kind].seconds * self.config().rounds * found
 
 
-def jobs_of(kind, names, seeds, budget, out):
-    """The jobs of a kind, without those that a kind without links or shared rooms cannot have."""
-    found = []
-    given = Job(kind, "given", "", seeds, budget, out).config()
-    graph = given.graph.graph(0)
+@cache
+def config_on(kind: str, graph: str) -> Any:
+    """The experiment of a kind on its given or a found graph, tested at its end only."""
+    known = KINDS[kind]
+    config = config_of(HERE / f"{known.file}.toml", {"engine.workers": 1, **known.changes})
+    changes: dict[str, Any] = {"evaluation.every": config.rounds}
+    if graph == "found":  # of the same devices in the same rooms, so that they have the same samples
+        common = ("laplacian", "shuffle", "control")
+        place = {key: value for key, value in config.table()["graph"].items() if key not in common}
+        changes["graph"] = {"name": "found", "k": NEIGHBOURS, "graph": place}
+    return config_of(config, changes)
+
+
+@cache
+def ruled(kind: str, graph: str, rule: str) -> Any:
+    """The same under a rule."""
+    return with_rule(config_on(kind, graph), rule)
+
+
+@cache
+def on_links(kind: str, rule: str) -> bool:
+    """Whether a rule uses the links of the graph."""
+    return uses_graph(ruled(kind, "given", rule).aggregator)
+
+
+@cache
+def linked(kind: str) -> bool:
+    """Whether a kind has a given graph."""
+    return len(config_on(kind, "given").graph.graph(0).edges) > 0
+
+
+def controls(kind: str, graph: str, rule: str) -> int:
+    """How many controls are shown beside a method."""
+    if not on_links(kind, rule):
+        return 0
+    return 1 if graph == "found" and linked(kind) else 3  # the given graph has the others, which are the same
+
+
+def planned(kind: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """(method, graph) of all that are played on a kind; without links or shared rooms it cannot have some."""
+    graph, found = config_on(kind, "given").graph.graph(0), []
     for rule in names:
-        aggregator = with_rule(given, rule).aggregator
-        on_links = uses_graph(aggregator)
         alone = rule == "room_average" and len(set(graph.rooms.tolist())) == graph.count
-        graphs = [*(["given"] if linked(kind) else []), "found"] if on_links else [] if alone else ["given"]
-        found += [Job(kind, one, rule, seeds, budget, out) for one in graphs]
+        graphs = [*(["given"] if linked(kind) else []), "found"] if on_links(kind, rule) else ["given"]
+        found += [] if alone else [(rule, one) for one in graphs]
     return found
 
 
-def linked(kind):
-    """Whether a kind has a given graph."""
-    return len(Job(kind, "given", "", 1, 1, Path()).config().graph.graph(0).edges) > 0
+def jobs_of(kind: str, names: Sequence[str], seeds: int, budget: int, out: Path) -> list[Job]:
+    """The jobs of a kind: methods that have most of their training in common are one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for rule, graph in planned(kind, names):
+        alike.setdefault((graph, beside(ruled(kind, graph, rule))), []).append(rule)
+    return [
+        Job(kind, graph, tuple(some), seeds, budget, out / kind / graph / some[0]) for (graph, _), some in alike.items()
+    ]
 
 
 # --- work ---------------------------------------------------------------------------------------------------------
 
 
 def work(job):
-    """Tune a method, play it with what was chosen, and keep the result; what was done before is not done again."""
-    found = job.done()
-    if found is None:
-        found = {"key": job.key, **played(job)}
-        write_atomically(job.folder / "result.json", json.dumps(found).encode())
-        for heavy in [*job.folder.glob("*/*/*/checkpoint"), *job.folder.glob("*/*/*/models")]:
-            shutil.rmtree(heavy)  # gigabytes, of which nothing is used any more
-    return found
+    """Tune methods and play them with what was chosen; what was done before is not done again."""
+    config, store, found, playable = job.config(), a_store(), [], []
+    for rule in job.rules:
+        try:
+            check_playable(validated(config), [rule], FIRST_SEED, store)
+            playable.append(rule)
+        except DataMissing:
+            raise
+        except ValueError as error:
+            found.append({"rule": rule, "rows": [], "refused": str(error)})
+    if playable:
+        found += played(job, playable, store)
+    for heavy in [*job.folder.glob("*/*/*/checkpoint"), *job.folder.glob("*/*/*/models")]:
+        shutil.rmtree(heavy)  # gigabytes, of which nothing is used any more
+    return [{"rule": one["rule"], "graph": job.graph, "hash": job.hash(one["rule"]), **one} for one in found]
 
 
-def played(job):
-    """The rows of a method: itself, and its controls; or why this kind cannot have it."""
-    config, store, seeds = job.config(), Store(), list(range(job.seeds))
+@cache
+def a_store():
+    """The data files of this process, which reads those of a kind once."""
+    return Store()
+
+
+def played(job, names, store):
+    """Of each method its rows: itself, and its controls."""
+    config, seeds = job.config(), list(range(job.seeds))
     job.folder.mkdir(parents=True, exist_ok=True)
-    try:
-        check_playable(validated(config), [job.rule], FIRST_SEED, store)
-    except DataMissing:
-        raise
-    except ValueError as error:
-        return {"rows": [], "refused": str(error)}
-    tuned = fedfilt.tune(
-        config, [job.rule], job.budget, min(TUNING_SEEDS, job.budget), job.folder / "tune", resume=True, progress=False
-    )
-    variants = compared(config, [job.rule], (), tuned, seeds, controls=True)
+    tried = range(FIRST_SEED, FIRST_SEED + min(TUNING_SEEDS, job.budget))
+    for _ in tuning.tune(config, names, job.budget, tried, job.folder / "tune", True, store):
+        pass
+    tuned = Tuned.of(job.folder / "tune")
+    variants = compared(config, names, (), tuned, seeds, controls=True)
     if job.graph == "found" and linked(job.kind):  # the given graph has the other controls, which are the same
         variants = [one for one in variants if one.config.graph.control in ("", "shuffled")]
     failed: dict[tuple[str, int], str] = {}
     place = job.folder / "compare"
     for _ in play_variants(variants, seeds, place, True, store, failed):
         pass
-    rows = [
-        row(job, one, place / one.name, seeds) for one in variants if all((one.name, s) not in failed for s in seeds)
-    ]
-    if job.rule not in [one["rule"] for one in rows if not one["control"]]:
-        raise ValueError(f"{job.rule} on {job.kind}: {next(iter(failed.values()))}")
-    chosen = tuned.rules[job.rule][0]
-    for one in rows:
-        one |= {"settings": dict(chosen.settings), "validation": round(chosen.validation, 6)}
-    why = {name.removeprefix(f"{job.rule} graph="): words for (name, _), words in failed.items()}
-    return {"rows": rows, "refused_controls": why}
+    found = []
+    for rule in names:
+        own = [one for one in variants if one.rule.partition(" graph=")[0] == rule]
+        why = {name: words for (name, _), words in failed.items()}
+        refused = {one.config.graph.control: why[one.name] for one in own if one.name in why}
+        if "" in refused:
+            raise ValueError(f"{rule} on {job.kind}: {refused['']}")
+        rows = [row(job, one, place / one.name, seeds) for one in own if one.name not in why]
+        chosen = tuned.rules[rule][0]
+        for one in rows:
+            one |= {"settings": dict(chosen.settings), "validation": round(chosen.validation, 6)}
+        found.append({"rule": rule, "rows": rows, "refused_controls": refused})
+    return found
 
 
 def row(job, variant, place, seeds):
@@ -263,7 +315,7 @@ def row(job, variant, place, seeds):
     epochs, up, down = np.mean(spent, axis=0)
     adapting, models = asked(config.client)
     return {
-        "rule": job.rule,
+        "rule": variant.rule.partition(" graph=")[0],
         "graph": job.graph if uses_graph(config.aggregator) else "",
         "control": config.graph.control,
         "scores": scores,
@@ -322,70 +374,53 @@ def leave_with(parent):
 
 
 def compute(jobs, processes, results):
-    """Do what is missing, the kinds one after the other, and write the result file of each when it is complete."""
-    done, left, errors = [], [], []
-    for job in jobs:
-        (left if job.done() is None else done).append(job)
-    for kind in dict.fromkeys(job.kind for job in jobs if job not in left):
-        complete(kind, jobs, results)
+    """Do what is missing, the kinds one after the other, and write down each method as soon as it is done."""
+    left = [job for job in (job.left(results) for job in jobs) if job.rules]
     expected = {job: job.seconds() for job in left}
-    total, spent, start = sum(expected.values()), 0.0, time.monotonic()
+    total, spent, start, errors = sum(expected.values()), 0.0, time.monotonic(), []
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that begin now: each is one core
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, leave_with, (os.getpid(),))
     with progress_bar() as bar, pool:
-        task = bar.add_task(f"{len(left)} of {len(jobs)} methods to do, about {words(total / processes)}", total=total)
+        missing = f"{sum(len(job.rules) for job in left)} of {sum(len(job.rules) for job in jobs)} methods to do"
+        task = bar.add_task(f"{missing}, about {words(total / processes)}", total=total)
         futures = {pool.submit(work, job): job for job in left}
         for count, future in enumerate(as_completed(futures), start=1):
             job = futures[future]
             spent += expected[job]
             ahead = (total - spent) * (time.monotonic() - start) / spent
             try:
-                future.result()
+                keep(job, future.result(), results)
                 how = "done"
             except Exception as error:  # the others go on: hours of work
-                errors.append(f"{job.kind}, {job.graph} graph, {job.rule}: {error}")
+                errors.append(f"{job.kind}, {job.graph} graph, {', '.join(job.rules)}: {error}")
                 how = "failed"
-            said = f"{count}/{len(left)} {job.kind} {job.rule} {how}, about {words(ahead)} left"
+            said = f"{count}/{len(left)} {job.kind} {', '.join(job.rules)} {how}, about {words(ahead)} left"
             bar.update(task, completed=spent, description=shown(said))
             if not bar.console.is_terminal:
                 bar.console.print(shown(said))
-            complete(job.kind, jobs, results)
     return errors
 
 
-def complete(kind, jobs, results):
-    """Write the result file of a kind if all of its jobs are done; methods that were not asked for stay in it."""
-    mine = [job for job in jobs if job.kind == kind]
-    found = [job.done() for job in mine]
-    if None in found:
-        return
+def kept(kind, results, head):
+    """The methods in the result file of a kind, which must be of so many seeds, runs and rounds."""
     path = results / f"{kind}.json"
-    new = {
-        "kind": kind,
-        "seeds": list(range(mine[0].seeds)),
-        "tuning_seed": FIRST_SEED,
-        "budget": mine[0].budget,
-        "rounds": mine[0].config().rounds,
-        "rows": [one for result in found for one in result["rows"]],
-        "refused": {job.rule: one["refused"] for job, one in zip(mine, found, strict=True) if "refused" in one},
-        "refused_controls": {
-            f"{job.rule}, {job.graph} graph, {control}": why
-            for job, one in zip(mine, found, strict=True)
-            for control, why in one.get("refused_controls", {}).items()
-        },
-    }
-    old = json.loads(path.read_text()) if path.exists() else None
-    if old is not None:
-        for key in ("seeds", "budget", "rounds"):
-            if old[key] != new[key]:
-                raise ValueError(f"{path} has {key} = {old[key]}, these are {new[key]}: name another --results")
-        played = {job.rule for job in mine}
-        for key in ("refused", "refused_controls"):
-            new[key] = {name: why for name, why in old[key].items() if name.split(", ")[0] not in played} | new[key]
-        new["rows"] = [one for one in old["rows"] if one["rule"] not in played] + new["rows"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(new, indent=1) + "\n").encode())
+    old = json.loads(path.read_text()) if path.exists() else {**head, "methods": []}
+    for key in ("seeds", "budget", "rounds"):
+        if old[key] != head[key]:
+            raise ValueError(f"{path} has {key} = {old[key]}, these are {head[key]}: name another --results")
+    return old["methods"]
+
+
+def keep(job, new, results):
+    """Add methods to the result file of their kind, a line each: what is in it need not be computed again."""
+    every = {(one["rule"], one["graph"]): one for one in [*kept(job.kind, results, job.head()), *new]}
+    order = {place: number for number, place in enumerate(planned(job.kind, RULES))}
+    places = sorted(every, key=lambda place: (order.get(place, len(order)), place))
+    lines = ",\n".join(f"  {json.dumps(every[place])}" for place in places)
+    text = json.dumps({**job.head(), "methods": []}, indent=1).replace('"methods": []', f'"methods": [\n{lines}\n ]')
+    results.mkdir(parents=True, exist_ok=True)
+    write_atomically(results / f"{job.kind}.json", f"{text}\n".encode())
 
 
 def words(seconds):
@@ -402,8 +437,13 @@ def estimate(jobs, processes):
         mine = [job for job in jobs if job.kind == kind]
         seconds = sum(job.seconds() for job in mine) / processes
         total += seconds
-        lines.append(f"| {kind} | {len(mine)} | {sum(job.runs() for job in mine)} | {words(seconds)} |")
-    return "\n".join([*lines, f"| all | {len(jobs)} | {sum(job.runs() for job in jobs)} | {words(total)} |"])
+        lines.append(f"| {kind} | {' | '.join(counted(mine))} | {words(seconds)} |")
+    return "\n".join([*lines, f"| all | {' | '.join(counted(jobs))} | {words(total)} |"])
+
+
+def counted(jobs):
+    """(methods, runs) as texts."""
+    return str(sum(len(job.rules) for job in jobs)), str(sum(job.runs() for job in jobs))
 
 
 # --- page ---------------------------------------------------------------------------------------------------------
@@ -434,6 +474,34 @@ def on_front(rows):
     ]
 
 
+def read(results):
+    """The results of kinds, by name: of each the rows of all methods, those that it cannot have, and those missing."""
+    known = {}
+    for name in KINDS:
+        path = results / f"{name}.json"
+        found = json.loads(path.read_text()) if path.exists() else {"methods": []}
+        if not found["methods"]:
+            continue
+        done = {(one["rule"], one["graph"]) for one in found["methods"]}
+        known[name] = found | {
+            "rows": [row for one in found["methods"] for row in one["rows"]],
+            "cannot": {one["rule"]: one["refused"] for one in found["methods"] if "refused" in one}
+            | {
+                f"{one['rule']}, {one['graph']} graph, {control}": why
+                for one in found["methods"]
+                for control, why in one.get("refused_controls", {}).items()
+            },
+            "missing": [place for place in planned(name, RULES) if place not in done],
+        }
+    return known
+
+
+def so_far(found):
+    """How much of a kind is there, in words; nothing if all is."""
+    there, missing = len(found["methods"]), len(found["missing"])
+    return f"{there} of {there + missing} methods so far" if missing else ""
+
+
 def methods_of(found):
     """The rows of a result that are not controls."""
     return [one for one in found["rows"] if not one["control"]]
@@ -447,6 +515,7 @@ def find(found, rule, graph=None, control=""):
 def table(found):
     """Markdown of all methods of a kind, the best own test first; under each graph rule its controls."""
     base, shared, front = find(found, BASELINE), find(found, "fedavg"), on_front(methods_of(found))
+    epochs = shared["epochs"] if shared else np.nan
     lines = [
         "| method | own | worst | others | own, paired | others, paired | epochs | kB up / down | asks |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -456,11 +525,16 @@ def table(found):
         for one in [method, *(one for one in controls if one["control"])]:
             name = f"**{name_of(one)}** ★" if one in front else name_of(one) if one is method else f"↳ {one['control']}"
             scores = [f"{100 * mean(one, score):.1f}" for score in ("own", "worst", "others")]
-            pairs = [points(*difference(one, base, score)) if one is not base else "-" for score in ("own", "others")]
-            cost = f"{one['epochs'] / shared['epochs']:.2f}"
+            pairs = [paired(one, base, score) for score in ("own", "others")]
+            cost = f"{one['epochs'] / epochs:.2f}".replace("nan", "-")
             sent = f"{one['up_bytes'] / 1000:.0f} / {one['down_bytes'] / 1000:.0f}"
             lines.append(f"| {' | '.join([name, *scores, *pairs, cost, sent, str(one['forward_passes'])])} |")
     return "\n".join(lines)
+
+
+def paired(one, base, score):
+    """The difference to another method, if that is there and is another."""
+    return "-" if base is None or one is base else points(*difference(one, base, score))
 
 
 def points(middle, low, high):
@@ -472,7 +546,8 @@ def points(middle, low, high):
 def verdict(found):
     """What the numbers of a kind say, in sentences."""
     rows = methods_of(found)
-    said = [f"On the front: {', '.join(f'`{name_of(one)}`' for one in on_front(rows))}."]
+    known = f" ({so_far(found)})" if found["missing"] else ""
+    said = [f"On the front{known}: {', '.join(f'`{name_of(one)}`' for one in on_front(rows))}."]
     for one in rows:
         shuffled = find(found, one["rule"], one["graph"], "shuffled") if one["graph"] else None
         if shuffled is not None:
@@ -480,7 +555,7 @@ def verdict(found):
             how = "beats" if low > 0 else "loses to" if high < 0 else "cannot be told from"
             sizes = f"own {points(middle, low, high)}, others {points(*difference(one, shuffled, 'others'))}"
             said.append(f"`{name_of(one)}` {how} its shuffled control: {sizes}.")
-    if (recipe := find(found, RECIPE)) is not None:
+    if (recipe := find(found, RECIPE)) is not None and not found["missing"]:
         best, behind = rival(found)
         which = "it is the best itself" if best is recipe else f"`{name_of(best)}` is {100 * behind:.1f} points better"
         said.append(
@@ -509,10 +584,10 @@ def overview(known):
     for name, kind in KINDS.items():
         found, cells = known.get(name), ["not computed yet", "", "", "", ""]
         if found is not None:
-            cells = [gain(found, "given"), gain(found, "found"), "-", "-", "-"]
+            cells = [gain(found, "given"), gain(found, "found"), "-", "-", so_far(found) or "-"]
             if (recipe := find(found, RECIPE)) is not None:
-                pairs = [points(*difference(recipe, find(found, BASELINE), score)) for score in ("own", "others")]
-                cells[2:] = [*pairs, "yes" if rival(found)[1] <= CLOSE else "no"]
+                cells[2:4] = [paired(recipe, find(found, BASELINE), score) for score in ("own", "others")]
+                cells[4] = so_far(found) or ("yes" if rival(found)[1] <= CLOSE else "no")
         lines.append(f"| {' | '.join([kind.title, *cells])} |")
     words = "The graph columns are the own test of `mu=1` minus that of its shuffled control."
     return "\n".join(lines) + f"\n\n{words} The last one is explained below each kind."
@@ -534,8 +609,7 @@ def rival(found):
 
 def page(results):
     """The part of docs/methods.md between the markers: a function of the result files."""
-    paths = {name: results / f"{name}.json" for name in KINDS}
-    known = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    known = read(results)
     parts = ["## In short", overview(known)]
     for name, kind in KINDS.items():
         parts += [f"## {kind.title}", f"{kind.about[0].upper()}{kind.about[1:]}."]
@@ -543,21 +617,40 @@ def page(results):
             parts.append(f"Not computed yet: `python experiments/methods.py {name} --jobs 2`")
             continue
         found = known[name]
-        hours = sum(one["wall_seconds"] * len(one["scores"]) for one in found["rows"]) / 3600
-        versions = sorted({f"fedfilt {one['environment']['fedfilt']}" for one in found["rows"]})
-        count = f"{len(found['seeds'])} seeds, {found['rounds']} rounds, {hours:.1f} hours for the runs of this table"
-        parts += [
-            verdict(found),
-            f"![Own test against that of others: {kind.title}](methods/{name}.svg)",
-            table(found),
-            f"{count} ({', '.join(versions)}).",
-            f"<details><summary>Settings that were chosen, with {found['budget']} runs each</summary>\n\n"
-            f"{settings(found)}\n\n</details>",
-        ]
-        cannot = {**found["refused"], **found["refused_controls"]}
-        if cannot:
-            parts.append("Not possible here: " + "; ".join(f"`{what}` ({why})" for what, why in cannot.items()) + ".")
+        if found["missing"]:
+            parts.append(
+                f"**{so_far(found)[0].upper()}{so_far(found)[1:]}**: what follows may change with the others. "
+                f"`python experiments/methods.py {name} --jobs 2` goes on with {still(found)}."
+            )
+        if found["rows"]:
+            parts += results_of(name, found)
+        if found["cannot"]:
+            refused = "; ".join(f"`{what}` ({why})" for what, why in found["cannot"].items())
+            parts.append(f"Not possible here: {refused}.")
     return "\n\n".join(parts)
+
+
+def still(found):
+    """The methods that are missing."""
+    graphs = [
+        f"`{rule}`" + (f" ({graph} graph)" if on_links(found["kind"], rule) else "") for rule, graph in found["missing"]
+    ]
+    return ", ".join(graphs)
+
+
+def results_of(name, found):
+    """What is on the page of a kind that has some results."""
+    hours = sum(one["wall_seconds"] * len(one["scores"]) for one in found["rows"]) / 3600
+    versions = sorted({f"fedfilt {one['environment']['fedfilt']}" for one in found["rows"]})
+    count = f"{len(found['seeds'])} seeds, {found['rounds']} rounds, {hours:.1f} hours for the runs of this table"
+    return [
+        verdict(found),
+        f"![Own test against that of others: {KINDS[name].title}](methods/{name}.svg)",
+        table(found),
+        f"{count} ({', '.join(versions)}).",
+        f"<details><summary>Settings that were chosen, with {found['budget']} runs each</summary>\n\n"
+        f"{settings(found)}\n\n</details>",
+    ]
 
 
 def figure(found):
@@ -595,9 +688,10 @@ def write_page(results, docs):
     text = path.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise ValueError(f"{path} must hold {BEGIN} and {END} once each, in this order")
-    for found in (json.loads(one.read_text()) for one in sorted(results.glob("*.json"))):
-        (docs / "methods").mkdir(exist_ok=True)
-        figure(found).write_image(docs / "methods" / f"{found['kind']}.svg")
+    for name, found in read(results).items():
+        if found["rows"]:
+            (docs / "methods").mkdir(exist_ok=True)
+            figure(found).write_image(docs / "methods" / f"{name}.svg")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     write_atomically(path, f"{before}{BEGIN}\n\n{page(results)}\n\n{END}{after}".encode())
 

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 
 import numpy as np
 import pytest
@@ -46,23 +47,26 @@ def made(rule, own, others, graph="", control="", epochs=90.0):
     return {"rule": rule, "graph": graph, "control": control, "scores": scores, **costs, **about}
 
 
-def result(*rows):
-    refused = {"refused": {"fedbn": "no normalisation"}, "refused_controls": {}}
-    return {"kind": "watch", "seeds": [0, 1], "budget": 6, "rounds": 30, "rows": list(rows), **refused}
+def result(script, *rows):
+    """A result file of watch in which all methods are there: some with these rows, the others refused."""
+    methods = []
+    for rule, graph in script["planned"]("watch", script["RULES"]):
+        mine = [row for row in rows if row["rule"] == rule and row["graph"] in ("", graph)]
+        method = {"rule": rule, "graph": graph, "hash": "", "rows": mine}
+        methods.append(method if mine else method | {"refused": "no normalisation"})
+    return {"kind": "watch", "seeds": [0, 1], "budget": 6, "rounds": 30, "methods": methods}
 
 
 def test_the_page_is_that_of_the_results(script):
     text = (ROOT / "docs" / "methods.md").read_text()
     between = text.split(script["BEGIN"])[1].split(script["END"])[0]
     assert between.strip() == script["page"](ROOT / "results" / "methods")
-    for path in (ROOT / "results" / "methods").glob("*.json"):
-        found = json.loads(path.read_text())
+    for name, found in script["read"](ROOT / "results" / "methods").items():
         assert (len(found["seeds"]), found["budget"]) == (script["SEEDS"], script["BUDGET"])
         assert max(found["seeds"]) < found["tuning_seed"]
-        rules = {row["rule"] for row in found["rows"]} | set(found["refused"])
-        left_out = {"room_average"} if path.stem == "hapt" else set()
-        assert set(script["RULES"]) - left_out <= rules
-        assert (ROOT / "docs" / "methods" / f"{path.stem}.svg").exists()
+        assert (ROOT / "docs" / "methods" / f"{name}.svg").exists() == bool(found["rows"])
+        hashes = {(one["rule"], one["graph"]): one["hash"] for one in found["methods"]}
+        assert hashes == {(rule, graph): script["ruled"](name, graph, rule).hash() for rule, graph in hashes}
 
 
 def test_what_is_missing_is_said_with_the_command_that_computes_it(script, tmp_path):
@@ -81,7 +85,7 @@ def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_p
         made("mu=1", 0.884, 0.85, graph="given"),
         made("mu=1", 0.8, 0.85, graph="given", control="shuffled"),
     ]
-    (tmp_path / "watch.json").write_text(json.dumps(result(*rows)))
+    (tmp_path / "watch.json").write_text(json.dumps(result(script, *rows)))
     text = script["page"](tmp_path)
     assert "On the front: `fedavg`, `finetune`, `mu=1, given graph`." in text
     assert (
@@ -90,10 +94,28 @@ def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_p
     assert "**Yes**: `mu=1, given graph` is 0.4 points better." in text
     assert "| **finetune** ★ | 90.5 | 80.0 | 70.0 | - | - | 1.10 | 2 / 2 | 1 |" in text
     assert "| ↳ shuffled | 80.5 | 70.0 | 85.0 | -10.0 (-10.0 to -10.0) | +15.0 (+15.0 to +15.0) |" in text
-    assert "Not possible here: `fedbn` (no normalisation)." in text
+    assert "Not possible here: `fedprox` (no normalisation); " in text
     worse = [made("two_level", 0.878, 0.8), *rows[:2], *rows[3:]]
-    (tmp_path / "watch.json").write_text(json.dumps(result(*worse)))
+    (tmp_path / "watch.json").write_text(json.dumps(result(script, *worse)))
     assert "**No**: `mu=1, given graph` is 0.6 points better." in script["page"](tmp_path)
+
+
+def test_a_kind_of_which_methods_are_missing_says_how_many_and_which(script, tmp_path):
+    every = result(
+        script, made("fedavg", 0.8, 0.9), made("two_level", 0.88, 0.8), made("mu=1", 0.9, 0.7, graph="given")
+    )
+    some = {**every, "methods": [one for one in every["methods"] if one["rows"]]}
+    (tmp_path / "watch.json").write_text(json.dumps(some))
+    text = script["page"](tmp_path)
+    assert "| Watches | - | - | - | - | 3 of 35 methods so far |" in text
+    assert "**3 of 35 methods so far**: what follows may change with the others." in text
+    assert "`python experiments/methods.py watch --jobs 2` goes on with `fedprox`, `local`, `finetune`," in text
+    assert " `mu=1` (found graph), " in text
+    assert "On the front (3 of 35 methods so far): `fedavg`, `two_level`, `mu=1, given graph`." in text
+    assert "within 0.5 points of the best" not in text  # which is not known yet
+    assert "| **two_level** ★ | 88.5 | 78.0 | 80.0 | - | - | 1.00 | 2 / 2 | 1 |" in text  # no fine-tuning to compare to
+    (tmp_path / "watch.json").write_text(json.dumps({**every, "methods": every["methods"][2:3]}))  # refused
+    assert "1 of 35 methods so far" in script["page"](tmp_path)
 
 
 def test_the_front_is_that_of_all_pairs(script):
@@ -116,25 +138,34 @@ def test_what_a_device_trains_and_asks_before_it_decides(script):
 def test_methods_are_tuned_played_with_their_controls_and_kept(script, tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
     script["KINDS"]["small"] = script["Kind"]("Small", "small", str(tmp_path / "small"), 0.01)
-    names = ["fedavg", "finetune:epochs=3", "two_level", "mu=1", "fedbn"]
+    names = ["fedavg", "finetune:epochs=10", "two_level", "mu=1", "fedbn"]
     jobs = script["jobs_of"]("small", names, 2, 1, tmp_path / "runs")
-    assert [(job.rule, job.graph) for job in jobs[3:]] == [("mu=1", "given"), ("mu=1", "found"), ("fedbn", "given")]
-    for job in jobs:
-        script["work"](job)
-        assert job.done() is not None
-    script["complete"]("small", jobs, tmp_path)
+    places = [(rule, job.graph) for job in jobs for rule in job.rules]
+    assert sorted(places) == sorted(script["planned"]("small", names))
+    assert places.count(("mu=1", "found")) == places.count(("mu=1", "given")) == 1
+    for job in reversed(jobs):  # whatever the order, the file has that of the page
+        script["keep"](job, script["work"](job), tmp_path)
     found = json.loads((tmp_path / "small.json").read_text())
-    rows = {(row["rule"], row["graph"], row["control"]): row for row in found["rows"]}
+    methods = {(one["rule"], one["graph"]): one for one in found["methods"]}
+    assert list(methods) == [
+        ("fedavg", "given"),
+        ("finetune:epochs=10", "given"),
+        ("fedbn", "given"),
+        ("two_level", "given"),
+        ("mu=1", "given"),
+        ("mu=1", "found"),
+    ]
+    rows = {(row["rule"], row["graph"], row["control"]): row for one in found["methods"] for row in one["rows"]}
     controls = [("given", "shuffled"), ("given", "complete"), ("given", "empty"), ("found", ""), ("found", "shuffled")]
     assert list(rows) == [
         *((rule, "", "") for rule in names[:3]),
         ("mu=1", "given", ""),
         *(("mu=1", *control) for control in controls),
     ]
-    assert "normalisation" in found["refused"]["fedbn"]
+    assert "normalisation" in methods["fedbn", "given"]["refused"]
     shared, tuned, recipe = (rows[rule, "", ""] for rule in names[:3])
     planned = shared["epochs"]
-    assert tuned["epochs"] == planned + 3
+    assert tuned["epochs"] == planned + 10
     assert recipe["epochs"] == planned + 20  # ten epochs on all samples, and on two halves
     assert rows["mu=1", "found", ""]["epochs"] == planned + 1  # before round 1
     assert (shared["forward_passes"], recipe["forward_passes"]) == (1, 2)
@@ -143,14 +174,15 @@ def test_methods_are_tuned_played_with_their_controls_and_kept(script, tmp_path)
     assert recipe["up_bytes"] == pytest.approx(shared["up_bytes"] * (1 + 3 / 12), rel=0.02)
     assert recipe["down_bytes"] == pytest.approx(shared["down_bytes"] * (1 + 9 / 12), rel=0.02)
     assert set(shared["scores"]) == {"0", "1"}
-    more = script["jobs_of"]("small", ["local"], 2, 1, tmp_path / "runs")  # one that comes later joins the others
-    script["work"](more[0])
-    script["complete"]("small", more, tmp_path)
+    shutil.rmtree(tmp_path / "runs")  # as on another machine: what is in the result file is not computed again
+    more = script["jobs_of"]("small", [*names, "local"], 2, 1, tmp_path / "runs")
+    left = [job for job in (job.left(tmp_path) for job in more) if job.rules]
+    assert [job.rules for job in left] == [("local",)]
+    script["keep"](left[0], script["work"](left[0]), tmp_path)
     after = json.loads((tmp_path / "small.json").read_text())
-    assert after["rows"][:-1] == found["rows"]
-    assert after["rows"][-1]["rule"] == "local"
-    assert after["rows"][-1]["up_bytes"] == 0
+    local = after["methods"].pop(1)
+    assert after == found
+    assert (local["rule"], local["rows"][0]["up_bytes"]) == ("local", 0)
     other = script["jobs_of"]("small", ["local"], 1, 1, tmp_path / "runs")
-    script["work"](other[0])
     with pytest.raises(ValueError, match=r"seeds = \[0, 1\], these are \[0\]"):
-        script["complete"]("small", other, tmp_path)
+        other[0].left(tmp_path)

@@ -35,6 +35,7 @@ class EmpiricalBayes:
     reading: str = "personal"
     links: bool = False
     client = "two_level"
+    like = "fedavg"
     travels: ClassVar = ("personal", "first", "second")
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from fedfilt._types import Array
 from fedfilt.clients.finetune import FineTune
 from fedfilt.training.client import Sent, Task, is_personal
 
-PASSED_ON = ("rule", "travels", "seldom", "passes", "extra", "start", "check")
+PASSED_ON = ("rule", "like", "travels", "seldom", "passes", "extra", "start", "check")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Ditto:
 
     weight: float = 0.1
     rule = "fedavg"
+    like = "plain"
     passes = 2.0
     search: ClassVar = {"weight": (0.01, 10.0)}
 

@@ -27,6 +27,7 @@ class FineTune:
     layers: tuple[str, ...] = ()
     share: float = 1.0
     rule = "fedavg"
+    like = "plain"
     search: ClassVar = {"epochs": (1, 30)}
 
     def __post_init__(self) -> None:

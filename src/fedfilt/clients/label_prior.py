@@ -24,6 +24,7 @@ class LabelPrior:
 
     smoothing: float = 1.0
     rule = "fedavg"
+    like = "plain"
 
     def __post_init__(self) -> None:
         check_number("client.smoothing", self.smoothing, low=0, above=True)

@@ -33,6 +33,7 @@ class TwoLevel:
     every: int = 0
     answers: str = "average"
     rule = "empirical_bayes"
+    like = "plain"
     travels: ClassVar = ("personal", "first", "second")
     seldom = True
 

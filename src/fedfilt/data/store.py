@@ -86,6 +86,13 @@ class Store:
     folder: Path | None = None
     offline: bool = False
     progress: Progress = lambda name, done, total: None
+    _read: list[Any] = field(default_factory=list, compare=False, repr=False)  # the last data set, and its samples
+
+    def samples(self, data: Any) -> Any:
+        """The samples of a data set, read once for one after the other."""
+        if not self._read or self._read[0] != data:
+            self._read[:] = data, data.load(self)
+        return self._read[1]
 
     def kept(self, file: DataFile) -> Path:
         """Where a file is kept once it is here."""

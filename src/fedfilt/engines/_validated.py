@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from fedfilt._types import Array
 from fedfilt.data.samples import FederatedData
 from fedfilt.rounds.types import Engine, Reply, State, Tests
@@ -10,11 +12,14 @@ from fedfilt.training.work import Desk, Own, examine
 
 
 class Validated:
-    """Trains and tests on another engine; the samples for validation are here, so no device is asked."""
+    """Trains and tests on another engine; the samples for validation are here, so no device is asked.
 
-    def __init__(self, inner: Engine, data: FederatedData, desk: Desk) -> None:
+    `alone`: models are tested on these only.
+    """
+
+    def __init__(self, inner: Engine, data: FederatedData, desk: Desk, alone: bool = False) -> None:
         assert data.validation is not None
-        self._inner, self._desk = inner, desk
+        self._inner, self._desk, self._alone = inner, desk, alone
         self._samples = [Own(data.x, data.y, rows) for rows in data.validation]
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
@@ -27,7 +32,8 @@ class Validated:
         pairs = enumerate(zip(models, self._samples, strict=True))
         found = [examine(row, own, self._desk.at(device)) for device, (row, own) in pairs]
         held = Tests.stack(None, found)
-        return self._inner.test(state)._replace(validation=held.global_test, validation_loss=held.global_loss)
+        others = Tests(None, np.zeros_like(held.global_test)) if self._alone else self._inner.test(state)
+        return others._replace(validation=held.global_test, validation_loss=held.global_loss)
 
     def personal(self, state: State) -> Array:
         """The models that devices decide with, where the other engine knows them; else their rows."""

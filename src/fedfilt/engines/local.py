@@ -29,6 +29,7 @@ from fedfilt.system.orders import Job, Plan
 from fedfilt.system.wire import unpack
 from fedfilt.training import _torch
 from fedfilt.training.client import Client, Kept, is_personal, size_of
+from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Diverged, Training
 from fedfilt.training.work import Desk, Own, Tested, examine, personal, work
 
@@ -57,10 +58,11 @@ class Local:
         workers: int = 0,
         sparsifier: Sparsifier = TopK(),  # noqa: B008 (frozen)
         client: Client = Plain(),  # noqa: B008 (frozen)
+        memo: Memo | None = None,
     ) -> None:
-        """`workers` 0 means one per core, 1 means in this process and thread."""
+        """`workers` 0 means one per core, 1 means in this process and thread; other runs may use the `memo` too."""
         workers = check_count("engine.workers", workers, low=0) or native.cores()
-        desk = Desk.of(data, model, training, seed, sparsifier, client)
+        desk = Desk.of(data, model, training, seed, sparsifier, client, memo)
         trainer = desk.trainer
         self.layout = trainer.layout
         self.data = data
@@ -93,6 +95,7 @@ class Local:
         elif workers > 1:
             self._pool = ThreadPoolExecutor(workers)
         self._workers = workers
+        self._decided: tuple[State, Array] | None = None  # in a state, as it is asked for again
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
         """Train the jobs' models and give the replies in job order; no device is late here, but one may diverge."""
@@ -134,8 +137,10 @@ class Local:
         desk = self._table.desk
         if not is_personal(desk.client):
             return state.models[:, : desk.size]
-        given = [(device, row, state.clients.get(device), state.round) for device, row in enumerate(state.models)]
-        return np.stack(list(self._spread(_personal_one, given)))
+        if self._decided is None or self._decided[0] is not state:
+            given = [(device, row, state.clients.get(device), state.round) for device, row in enumerate(state.models)]
+            self._decided = state, np.stack(list(self._spread(_personal_one, given)))
+        return self._decided[1]
 
     def _spread(self, task: Any, items: list[Any]) -> Iterator[Any]:
         """Results of a task on the items, in their order, done by all workers."""

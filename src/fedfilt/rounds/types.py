@@ -250,15 +250,21 @@ class Evaluation:
     """When models are tested: every n rounds and after the last; `trained` also tests them before mixing.
 
     `validation` is the share of every device's training samples that it does not train on: to choose settings by.
+    Without `tests`, models are tested on these alone.
     """
 
     every: int = 10
     trained: bool = False
     validation: float = 0.0
+    tests: bool = True
 
     def __post_init__(self) -> None:
         check_count("evaluation.every", self.every)
         check_number("evaluation.validation", self.validation, low=0, high=0.9)
+        if not self.tests and (self.trained or not self.validation):
+            raise ValueError(
+                "evaluation.tests = false needs evaluation.validation above 0, and evaluation.trained = false"
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -273,7 +273,7 @@ class Run:
             if config.evaluation.validation:
                 how = config.training, config.seed, config.sparsifier, config.client
                 desk = Desk.of(self.data, self.model, *how)
-                running = Validated(running, self.data, desk)
+                running = Validated(running, self.data, desk, not config.evaluation.tests)
             yield Experiment(
                 self.graph,
                 self.aggregator,
@@ -378,7 +378,7 @@ def dealt(config: Config, graph: Graph, store: Store | None = None) -> Federated
             )
         return found
     rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
-    samples = config.data.load(store or Store())
+    samples = (store or Store()).samples(config.data)
     data: FederatedData = config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
     if samples.shapes is not None and data.shapes is None:
         raise ValueError(

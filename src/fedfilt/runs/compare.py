@@ -1,6 +1,7 @@
 """Several aggregation rules, and settings, on the same data, start and batches, over several seeds."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +15,14 @@ from fedfilt._types import Table
 from fedfilt.data.samples import FederatedData
 from fedfilt.data.store import Store
 from fedfilt.runs.build import Run
-from fedfilt.runs.config import Config, hash_of, load_begun
+from fedfilt.runs.config import DEFAULTS, Config, hash_of, load_begun
 from fedfilt.runs.folder import as_begun, check_folder
 from fedfilt.runs.lines import MAIN, read_lines
 from fedfilt.runs.paired import Paired, paired
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.sweep import Variant, variants
 from fedfilt.training.goal import ACCURACY, Metric, named
+from fedfilt.training.memo import Memo
 
 DEALT = ("seed", "data", "partition", "samples", "graph", "events", "evaluation")  # tables that decide on who has what
 
@@ -70,31 +72,90 @@ def play_variants(
     for (name, seed), mine in configs.items():  # before the first round of any
         check_folder(folder / name / f"seed-{seed}", mine, resume)
     data: dict[str, FederatedData] = {}  # of the run before, by what it was dealt from
-    before = 0
+    done: dict[tuple[str, int], int] = {}  # rounds
     for seed in seeds:
-        groups: dict[str, list[str]] = {}  # runs that differ in their rule alone
+        left: dict[str, Config] = {}
         for one in found:
-            place, mine = folder / one.name / f"seed-{seed}", configs[one.name, seed]
-            if not (resume and finished(place, mine)):
-                groups.setdefault(hash_of(_without(mine, "aggregator")), []).append(one.name)
+            mine = configs[one.name, seed]
+            if resume and finished(folder / one.name / f"seed-{seed}", mine):
+                done[one.name, seed] = mine.rounds
             else:
-                before += mine.rounds
-        for group in groups.values():
-            mine = configs[group[0], seed]
-            key = hash_of({name: mine.counted().get(name, "") for name in DEALT})
-            first = Run(mine, store, data.get(key))
+                left[one.name] = mine
+        alike = {name: beside(mine) for name, mine in left.items()}
+        by_engine = {name: hash_of(_without(mine, "aggregator")) for name, mine in left.items()}
+        for engine_key in dict.fromkeys(by_engine.values()):
+            group = [name for name in left if by_engine[name] == engine_key]
+            if not group:  # all were played beside others
+                continue
+            key = _dealt(left[group[0]])
+            first = Run(left[group[0]], store, data.get(key))
             data = {key: first.data}
-            with first.engine() as engine:  # one engine, one partition and one start for all rules of a seed
-                for name in group:
-                    run = Run(configs[name, seed], store, first.data)
-                    try:
-                        for line in play_in_folder(run, folder / name / f"seed-{seed}", resume, engine):
-                            yield Played(name, seed, line, before)
-                    except (ValueError, ArithmeticError) as error:
-                        if failed is None or isinstance(error, Busy) or isinstance(error.__cause__, OSError):
-                            raise
-                        failed[name, seed] = str(error)
-                    before += run.config.rounds
+            together = [[name for name in left if alike[name] == one] for one in dict.fromkeys(map(alike.get, group))]
+            memo = Memo() if any(len(some) > 1 for some in together) else None
+            with _engine(first, memo) as engine:  # one engine, partition and start for all rules of a seed
+                for some in together:
+                    with ExitStack() as stack:
+                        engines, playing = {engine_key: engine}, {}
+                        for name in some:
+                            run = Run(left.pop(name), store, first.data)
+                            if (own := by_engine[name]) not in engines:
+                                engines[own] = stack.enter_context(_engine(run, memo))
+                            steps = play_in_folder(run, folder / name / f"seed-{seed}", resume, engines[own])
+                            playing[name] = stack.enter_context(closing(steps))
+                        for name, line in _side_by_side(playing, seed, failed):
+                            done[name, seed] = line["round"]
+                            yield Played(name, seed, line, sum(done.values()) - line["round"])
+
+
+def _side_by_side(
+    playing: Mapping[str, Iterator[Table]], seed: int, failed: dict[tuple[str, int], str] | None
+) -> Iterator[tuple[str, Table]]:
+    """The rounds of several runs, always of one that is furthest behind; see `play_variants` for `failed`."""
+    rounds = dict.fromkeys(playing, 0)
+    while rounds:
+        name = min(rounds, key=rounds.__getitem__)
+        try:
+            line = next(playing[name])
+        except StopIteration:
+            del rounds[name]
+        except (ValueError, ArithmeticError) as error:
+            if failed is None or isinstance(error, Busy) or isinstance(error.__cause__, OSError):
+                raise
+            failed[name, seed] = str(error)
+            del rounds[name]
+        else:
+            rounds[name] = line["round"]
+            yield name, line
+
+
+def _engine(run: Run, memo: Memo | None) -> Any:
+    """A new engine of a run, which uses what other runs of this process have trained, if it can."""
+    return run.engine() if memo is None or run.config.engine.name != "local" else run.engine(memo=memo)
+
+
+def beside(config: Config) -> str:
+    """Equal for runs that are played side by side, as what they train in most rounds is the same.
+
+    A client or a rule says by `like` as which other it works in these. Such a rule looks at no links, so that controls
+    are alike too.
+    """
+    table = (_uncontrolled(config) if hasattr(config.aggregator, "like") else config).counted()
+    for part in ("client", "aggregator"):
+        if name := getattr(getattr(config, part), "like", ""):
+            table[part] = {"name": name}
+    if table.get("client") == {"name": DEFAULTS["client"]}:
+        del table["client"]
+    return hash_of(table)
+
+
+def _dealt(config: Config) -> str:
+    """Equal for runs that deal the same samples to the same devices, maybe with other links between these."""
+    table = _uncontrolled(config).counted()
+    return hash_of({name: table.get(name, "") for name in DEALT})
+
+
+def _uncontrolled(config: Config) -> Config:
+    return replace(config, graph=replace(config.graph, control=""))
 
 
 def _without(config: Config, part: str) -> Table:

@@ -24,6 +24,7 @@ from fedfilt._files import write_atomically
 from fedfilt._reading import read_json
 from fedfilt._types import Table
 from fedfilt.data.store import Store
+from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.build import Run
 from fedfilt.runs.compare import Played, last_tests, metric_of, play_variants
 from fedfilt.runs.config import Config, changed
@@ -157,9 +158,9 @@ def tune(
 
 
 def validated(config: Config) -> Config:
-    """The same experiment with samples held out, tested at its end only."""
+    """The same experiment with samples held out, tested on these alone and at its end only."""
     share = config.evaluation.validation or SHARE
-    return replace(config, evaluation=replace(config.evaluation, validation=share, every=config.rounds))
+    return replace(config, evaluation=Evaluation(config.rounds, validation=share, tests=False))
 
 
 def check_playable(config: Config, rules: Sequence[str], seed: int, store: Store | None) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +13,7 @@ from fedfilt._draws import Key, RoundKey, generator, in_round
 from fedfilt._types import Array
 from fedfilt.system.orders import Plan
 from fedfilt.training.description import Dense, Description, Flatten
+from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Training, orders
 from fedfilt.training.trainer import Trainer
 
@@ -54,6 +56,7 @@ class Task:
         testing: bool = False,
         rounds: int = 0,
         given: Array | None = None,
+        memo: Memo | None = None,
     ) -> None:
         self.round, self.device, self.plan, self.epochs = round, device, plan, plan.epochs
         self.rounds = rounds  # how many there are; 0: not known
@@ -69,6 +72,7 @@ class Task:
         self.rate = trainer.training.rate(round)  # of learning, in this round: decay included
         self._trainer, self._seed, self._own = trainer, seed, own
         self._epoch = TESTING if testing else 0
+        self._train = trainer.train if memo is None else partial(memo.train, trainer)
 
     def columns(self, names: Iterable[str]) -> Array:
         """(B,) bool: the columns of layers, by name; see `fedfilt.training.rows.Layout.columns`."""
@@ -121,7 +125,7 @@ class Task:
         first = self._epoch
         if batch is None:
             self._epoch += epochs
-        return self._trainer.train(
+        return self._train(
             row,
             *own,
             seed=self._seed,
@@ -170,10 +174,11 @@ class Client(Protocol):
     then zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
     goes over the planned epochs, by which devices' time is planned; `extra(round, rounds)`, epochs beyond these, which
     are not planned but charged; `start(task)`, what it keeps before its first round; `personal(task)`, the model that
-    the device decides with, if that is not the row it was given, or (n, B) several whose answers are averaged;
-    `check(layout)`, which refuses models that it cannot train; `check_run(layout, kind, outputs, devices)`, which
-    refuses what it cannot do with targets ("labels", "choices" or "numbers", and how many numbers a model must give for
-    them) or so many devices.
+    the device decides with, if that is not the row it was given, or (n, B) several whose answers are averaged; `like`,
+    the client whose model it sends in most rounds, such as "plain": runs that are alike are played side by side and
+    train once what is the same; `check(layout)`, which refuses models that it cannot train; `check_run(layout, kind,
+    outputs, devices)`, which refuses what it cannot do with targets ("labels", "choices" or "numbers", and how many
+    numbers a model must give for them) or so many devices.
     """
 
     def __call__(self, task: Task) -> Sent:

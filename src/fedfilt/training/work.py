@@ -22,6 +22,7 @@ from fedfilt.training.client import (
     split,
     travels,
 )
+from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Training, diverged
 from fedfilt.training.trainer import Trainer, labels_of, trainers_of
 
@@ -37,14 +38,22 @@ class Desk(NamedTuple):
     classes: int
     client: Client
     unlike: tuple[Trainer, ...] = ()  # of every device, where their inputs are unlike
+    memo: Memo | None = None  # of what other runs have trained
 
     @classmethod
     def of(
-        cls, data: FederatedData, model: Any, training: Training, seed: int, sparsifier: Sparsifier, client: Client
+        cls,
+        data: FederatedData,
+        model: Any,
+        training: Training,
+        seed: int,
+        sparsifier: Sparsifier,
+        client: Client,
+        memo: Memo | None = None,
     ) -> "Desk":
         """How devices that hold such data train a model, or, where it is behind encoders, each its own."""
         trainer, *unlike = trainers_of(data, model, training)
-        return cls(trainer, sparsifier, seed, labels_of(trainer, data), client, tuple(unlike))
+        return cls(trainer, sparsifier, seed, labels_of(trainer, data), client, tuple(unlike), memo)
 
     def at(self, device: int) -> "Desk":
         """How one device trains."""
@@ -103,7 +112,8 @@ def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
         own = _shaped(own, desk.trainer)
         given = _pretrained(model, own, job, desk)
         where = job.round, job.device, job.plan
-        task = Task(desk.trainer, desk.seed, own, *where, model, travelling, rounds=job.rounds, given=given)
+        more: dict[str, Any] = {"rounds": job.rounds, "given": given, "memo": desk.memo}
+        task = Task(desk.trainer, desk.seed, own, *where, model, travelling, **more)
         sent = check_sent(desk.client, desk.client(begun(desk.client, task, state)), desk.size)
         if sent.travelling:
             row[:] = np.concatenate([sent.model, *(sent.travelling[name] for name in travelling)])
@@ -137,7 +147,7 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
     desk = desk.at(device)
     own = _shaped(own, desk.trainer)
     given = split(model.copy(), desk.client, desk.size)
-    task = Task(desk.trainer, desk.seed, own, max(round, 1), device, Plan(), *given, testing=True)
+    task = Task(desk.trainer, desk.seed, own, max(round, 1), device, Plan(), *given, testing=True, memo=desk.memo)
     found = desk.client.personal(begun(desk.client, task, state))  # type: ignore[attr-defined]
     check_numbers(desk.client, "decide with a model", found, desk.size, several=True)
     if not np.isfinite(found).all():
