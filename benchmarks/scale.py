@@ -215,8 +215,8 @@ def column_seconds(rows, pieces):
 def costs(homes, parameters, pieces):
     """What a round of so many homes takes, by name; `pieces` are those of mixing.json."""
     devices, rows = homes * HOME, homes * BORDER
-    large = str(SIZES[-1])
-    each = pieces[large]["prepared_bytes"] / SIZES[-1]  # of the factor, its graph and the process, per row
+    least, most = (pieces[str(size)]["prepared_bytes"] for size in (SIZES[0], SIZES[-1]))
+    each = (most - least) / SIZES[-1]  # bytes of a row's part of the graph and its factor
     cloud = {
         f"{who}, {name}": value
         for who, count in (("border rows", rows), ("all models", devices))
