@@ -6,9 +6,9 @@ planning   a schedule of the paper's problem P'' for so many devices
 round      rounds in which a tenth of so many devices trains a logistic model (650 parameters) on 45 samples
 buildings  examples/many_buildings.py with 50 buildings of 200 devices, by blocks of 2,000 columns
 
-Seconds are those of one processor core, the best of some repetitions, so that others on the machine count little.
-Memory is the peak of the process. Each piece runs in a process of its own and is kept in OUT/KIND.json as soon as it is
-done; a second start does only what is missing. Usage:
+Seconds are those of the processor, the best of three (of one for preparing a filter), so that others on the machine
+count little. Memory is the peak of the process. Each piece runs in a process of its own and is kept in OUT/KIND.json as
+soon as it is done; a second start does only what is missing. Usage:
 
 python benchmarks/scale.py [--out scale]              # up to 1,000 devices: a minute
 python benchmarks/scale.py --out results/scale --full # up to 100,000 devices, and the buildings: some minutes
@@ -22,6 +22,7 @@ import os
 import runpy
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -204,11 +205,10 @@ def compute(out, full):
 # --- costs --------------------------------------------------------------------------------------------------------
 
 
-def column_seconds(rows, pieces):
-    """Seconds to mix a column of so many rows: a line through what was measured from 1,000 devices on, log to log."""
+def fitted(name, rows, pieces):
+    """Seconds for so many rows: a line through what was measured from 1,000 devices on, log to log."""
     sizes = [size for size in SIZES if size >= 1_000]
-    seconds = [pieces[str(size)]["seconds"] / PARAMETERS for size in sizes]
-    slope, at_one = np.polyfit(np.log(sizes), np.log(seconds), 1)
+    slope, at_one = np.polyfit(np.log(sizes), np.log([pieces[str(size)][name] for size in sizes]), 1)
     return math.exp(at_one + slope * math.log(rows))
 
 
@@ -223,7 +223,8 @@ def costs(homes, parameters, pieces):
         for name, value in {
             "bytes up, and down": 4 * parameters * count,
             "seconds of its link": 8 * 4 * parameters * count / RATE,
-            "seconds of mixing": parameters * column_seconds(count, pieces),
+            "seconds of preparing": fitted("prepare", count, pieces),
+            "seconds of mixing": fitted("seconds", count, pieces) * parameters / PARAMETERS,
             "bytes of memory": count * (each + 4 * min(BLOCK, parameters)),
         }.items()
     }
@@ -275,8 +276,9 @@ def sections(out):
     mixed, planned, played, built = (files[kind]["pieces"] for kind in KINDS)
     loads = [piece["load"] for file in files.values() for piece in file["pieces"].values()]
     about = files["mixing"]
+    words = f"{about['versions']}; {about['machine']}; load {min(loads):g} to {max(loads):g} from other work."
     return {
-        "machine": f"{about['versions']}; {about['machine']}; load {min(loads):g} to {max(loads):g} from other work.",
+        "machine": textwrap.fill(words, 120),
         "server": table(
             ["devices", "their models", "prepare the filter", "mix", "plan", "memory to mix"],
             [
@@ -338,30 +340,30 @@ def _buildings(piece):
 
 def _costs(pieces):
     cases = [costs(homes, parameters, pieces) for parameters in (PARAMETERS, LIGHT) for homes in (1_000, 1_000_000)]
-    show = {"bytes": data_size, "seconds": duration}
-    rows = {
-        "devices; border rows": [f"{case['devices']:,}; {case['rows']:,}" for case in cases],
-        "a home: updates to its edge server": "home, bytes up",
-        "a home: processor of its edge server": "home, seconds",
-        "a home: to the cloud, and back": "home, bytes to the cloud, and back",
-        "Schur complements of all homes, once": "once, bytes",
-        "**cloud of border rows**: up, and down": "border rows, bytes up, and down",
-        "its link at 1 Gbit/s": "border rows, seconds of its link",
-        "its processor, mixing": "border rows, seconds of mixing",
-        "its memory": "border rows, bytes of memory",
-        "**cloud of all models**: up, and down": "all models, bytes up, and down",
-        "its link at 1 Gbit/s ": "all models, seconds of its link",
-        "its processor, mixing ": "all models, seconds of mixing",
-        "its memory ": "all models, bytes of memory",
-        "processor of a single SuperLink, if homes came to it as devices do": "SuperLink, seconds",
+    cloud = {
+        "up, and as much down": "bytes up, and down",
+        "link at 1 Gbit/s": "seconds of its link",
+        "processor, mixing": "seconds of mixing",
+        "processor, preparing the filter, once": "seconds of preparing",
+        "memory": "bytes of memory",
     }
-    lines = []
-    for label, key in rows.items():
-        cells = (
-            key if isinstance(key, list) else [show["bytes" if "bytes" in key else "seconds"](c[key]) for c in cases]
-        )
-        lines.append([label.strip(), *cells])
-    head = [f"{homes} homes, {name}" for name in ("CNN", "logistic") for homes in ("1,000", "1,000,000")]
+    rows = [
+        ("in a home: updates to its edge server", "home, bytes up"),
+        ("in a home: processor of its edge server", "home, seconds"),
+        ("a home to the cloud, and as much back", "home, bytes to the cloud, and back"),
+        ("Schur complements of all homes, once", "once, bytes"),
+        *(
+            (f"cloud of {who}: {label}", f"{who}, {name}")
+            for who in ("border rows", "all models")
+            for label, name in cloud.items()
+        ),
+        ("processor of a single SuperLink, if a home came to it as a device does", "SuperLink, seconds"),
+    ]
+    lines = [["devices; border rows", *(f"{case['devices']:,}; {case['rows']:,}" for case in cases)]]
+    for label, name in rows:
+        show = data_size if "bytes" in name else duration
+        lines.append([label, *(show(case[name]) for case in cases)])
+    head = [f"{homes} homes, {model}" for model in ("CNN", "logistic") for homes in ("1,000", "1,000,000")]
     return table(["a round", *head], lines)
 
 

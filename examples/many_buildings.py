@@ -5,7 +5,7 @@ devices, those with a link to another building, and each edge server then finds 
 is that of fedfilt.mix on the whole graph: V = (N + mu L)^-1 N G.
 
 python examples/many_buildings.py                                                # 5 buildings of 40 devices: a second
-python examples/many_buildings.py --buildings 50 --devices 200 --parameters 5000 # a minute, 2 GB
+python examples/many_buildings.py --buildings 50 --devices 200 --parameters 2000 # half a minute, 1.5 GB
 """
 
 import argparse
