@@ -36,6 +36,12 @@ def processor():
         return platform.processor() or platform.machine()
 
 
+def peak_memory():
+    """The most bytes of memory that this process has had, since it began or since the mark was reset."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in status if line.startswith("VmHWM"))) * 1024
+
+
 def interleaved(variants, repetitions):
     """The best time of each variant in seconds; all take turns, after one turn to warm up."""
     best = dict.fromkeys(variants, math.inf)

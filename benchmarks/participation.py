@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import conclude, heading
+from common import conclude, heading, peak_memory
 from fedfilt.data import FederatedData
 from fedfilt.rounds.play import play
 from fedfilt.runs.build import Run
@@ -64,8 +64,7 @@ def memory(options):
         rounds = play(run.start(), experiment)
         for _ in range(BEGIN + 1):
             next(rounds)
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(int(peak.split()[1]) // 1024)
+    print(peak_memory() // 2**20)
 
 
 def main():
