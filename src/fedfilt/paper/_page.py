@@ -15,68 +15,69 @@ DOTS_PER_INCH = 300
 
 HEAD = """# Reproducing the paper
 
-*Graph Federated Learning for CIoT Devices in Smart Home Applications* (Rasti-Meymandi et al., 2022): every table and
-figure, beside the printed numbers. Do not edit this page: `fedfilt paper all` makes it from result files, one per
-run, and the tests make it again.
+This page reproduces every table and figure of *Graph Federated Learning for CIoT Devices in Smart Home Applications*
+(Rasti-Meymandi et al., 2022) next to the printed numbers. Do not edit it: `fedfilt paper all` makes it from result
+files, one per run, and a test checks that it matches them.
 
-The runs: 20 devices on the paper's graph, its CNN ('same' padding, 53,002 parameters), batches of 32, learning rate
-0.02, three local epochs, Glorot start; every label is held by some device, no sample by two; G-Fedfilt filters the
-models, weighted by samples. Tests are made on all of MNIST's test set after mixing; the local test is the mean recall
-over a device's own labels (for digits by writer: the writer's digits that were not trained on). Digits by writer, which
-stand in for EMNIST, are MNIST with QMNIST's writers: a device has one writer (five at 450 samples), and writers of a
-similar style were put into the same room, so that the graph knows something about them; the controls have writers at
-random. The paper prints 450 training samples per device; 45 are here too, and the last item says which is nearer to its
-numbers.
+**The runs.** 20 devices on the paper's graph train its CNN ('same' padding, 53,002 parameters) with batches of 32, a
+learning rate of 0.02, three local epochs and a Glorot initial model. Every label is held by at least one
+device, and no sample by two. G-Fedfilt filters the models, weighted by samples.
 
-Numbers are percent after the last round, mean ± standard deviation over seeds. "Between devices" is the standard
-deviation over the 20 devices, mean over seeds; the paper's ± is of that kind. "To FedAvg" is the difference on the
-same data, start and batches, mean ± standard deviation over seeds. A difference is said to *reproduce* if it has the
-paper's sign in every seed, *not to* if in none or if it is below 0.1 points in all, and to be *unclear* if seeds
-disagree."""
+**The tests** use all of MNIST's test set, after mixing. The local test is the mean recall over a device's own labels
+(for digits by writer: the writer's digits that were not trained on). Digits by writer, which stand in for EMNIST, are
+MNIST with QMNIST's writers: a device has one writer (five at 450 samples), and writers with a similar style share a
+room, so that the graph knows something about them; in the controls, writers are placed at random. The paper states 450
+training samples per device; this page also has 45, and the last item says which is closer to the paper's numbers.
+
+**The numbers** are percentages after the last round, mean ± standard deviation over seeds. "Between devices" is the
+standard deviation over the 20 devices, averaged over seeds; the paper's ± is of that kind. "To FedAvg" is the
+difference on the same data, initial model and batches, mean ± standard deviation over seeds. A difference *reproduces*
+if it has the paper's sign in every seed, *does not reproduce* if it has that sign in no seed or is below 0.1 points in
+all of them, and is *unclear* if seeds disagree."""
 
 SLIPS = """## Slips in the paper
 
-Found while reproducing it. Where they matter, the software follows the reading that works, and says so.
+These were found while reproducing it. Where they matter, the software follows the reading that works, and says so.
 
-* Text: "up to 6.12 % for MNIST_2" on the local test; its table gives 95.62 - 79.50 = 16.12. The abstract's "up to
-  3.99 %" fits μ = 10 (83.49 - 79.50).
-* Abstract: latency "44.61 %"; its table gives 47.61 % (400 rounds, H = 0.31: 680.34 to 356.46 s).
+* The text has "up to 6.12 % for MNIST_2" on the local test; the table gives 95.62 - 79.50 = 16.12. The abstract's "up
+  to 3.99 %" fits μ = 10 (83.49 - 79.50).
+* The abstract has a latency of "44.61 %"; the table gives 47.61 % (400 rounds, H = 0.31: 680.34 to 356.46 s).
 * The aggregation rule as printed, H diag(κ) G with κ = 1/K and V of unit length, is K times too small: μ → ∞ gives
   FedAvg / K. The appendix hides that by writing the first column of V as ones.
-* With unequal data sizes the printed order (weights inside, filter outside) does not keep rows summing to 1.
-* The equations filter updates, the authors' program filters models; the tables fit the second.
-* Algorithm 1 broadcasts the whole filtered matrix. Whoever holds it can invert the filter and read every other
-  device's update; a device needs its own row only.
-* Problem P'' is called convex, but α and q multiply in the computation time. With α whole it is exactly solvable
+* With unequal data sizes, rows no longer sum to 1 in the printed order (weights inside, filter outside).
+* The equations filter updates, but the authors' program filters models; the tables fit the program.
+* Algorithm 1 broadcasts the whole filtered matrix. Anyone who holds it can invert the filter and read every other
+  device's update, although a device needs only its own row.
+* Problem P'' is called convex, but α and q are multiplied in the computation time. For whole α it can be solved exactly
   without a solver.
-* P asks devices to end by T, P' to end exactly at T, and the text follows both. Under `fastest_full` they differ: see
+* P asks devices to end by T, P' to end exactly at T, and the text uses both. Under `fastest_full` they differ: see
   the desynchronisation rows.
 * With the printed minima (1, 0.3, 0.1) and baseline (3, 1, 1) the printed T_opt cuts latency by exactly 90 % for any
-  devices. The table's deadline is rather the fastest device doing everything: latency minus desynchronisation is
+  devices. The table's deadline looks more like the fastest device doing everything: latency minus desynchronisation is
   181.9, 208.8 and 147.9 s before the schedule (H = 0.31, 0.54, 0.65; 200 rounds) and 181.3, 207.4 and 146.8 s after
   it.
 * The printed parameters give 16.4 s over 200 rounds, not 349 s, and "channel gain U(1, 2) dB" means a signal-to-noise
   ratio of 144 dB.
 * ρ is U(1, 3.5) cycles per sample in the text and U(1, 5)·10⁴ in the table.
-* The 400-round sums of seconds are not twice the 200-round ones: something varies from round to round, and it is not
-  said how.
-* H is defined for psi = 1 and chi = 1 (one sample, one byte), which does not fit the ratios of its table; full
+* The 400-round sums of seconds are not twice the 200-round ones: something varies from round to round, but the paper
+  does not say what.
+* H is defined for psi = 1 and chi = 1 (one sample, one byte), which does not fit the ratios in its table; full
   settings do.
-* "[.]" in psi is not defined, and chi counts values only: sparse entries need their places too.
+* "[.]" in psi is not defined, and chi counts only values, although sparse entries need their positions too.
 * E_max, the learning rate, the batch size, the seeds and the padding of the CNN are not given (53,002 parameters with
   'same', 28,426 with 'valid').
-* The highest frequency of the experiment graph is 8.028, the text says 8.06; rooms hold five devices each, the text
-  draws 4 to 7.
+* The highest frequency of the experiment graph is 8.028, but the text says 8.06; rooms hold five devices each, but
+  the text draws 4 to 7.
 * The local test of FedAvg has a spread between devices of 4.84 on MNIST_10, where all devices have all labels and one
   model: most of that is the noise of 100 test samples (3.5 points), and it is larger than most differences in the
   table.
-* On the global test of MNIST_2 the paper has 78.45 at μ = 10, 74.95 at μ = 100 and 76.04 for FedAvg, though these
-  filters make nearly the same models: more likely a difference between runs than between rules."""
+* On the global test of MNIST_2 the paper has 78.45 at μ = 10, 74.95 at μ = 100 and 76.04 for FedAvg, although
+  these filters make nearly the same models. This is more likely a difference between runs than between rules."""
 
 
 def page(chosen: Sequence[Maker], made: Mapping[str, Item], results: Results, ending: str = "png") -> str:
     """All items on one page of Markdown: a function of the results."""
-    parts = [HEAD, f"Here: {size_words(results)}. {_provenance(chosen, results)}"]
+    parts = [HEAD, f"This page has {size_words(results)}. {_provenance(chosen, results)}"]
     for one in chosen:
         parts += [f"## {one.title} ({one.place})", made[one.name].text]
         for name in made[one.name].figures:
@@ -98,14 +99,12 @@ def _provenance(chosen: Sequence[Maker], results: Results) -> str:
     hours = sum(record["wall_seconds"] for record in records) / 3600
     names = ("fedfilt", "python", "numpy", "torch")
     versions = sorted({", ".join(f"{name} {record['environment'][name]}" for name in names) for record in records})
-    text = (
-        f"{len(records)} of {len(cases)} runs are there, {hours:.1f} hours of wall time in all ({'; '.join(versions)})."
-    )
+    text = f"{len(records)} of {len(cases)} runs exist, {hours:.1f} hours of wall time in all ({'; '.join(versions)})."
     builds = {record["environment"].get("native_sources") for record in records}
     if len(builds) > 1 or None in builds:
         text += (
-            " They were made by several builds of the native core, which differ in the last bits of their sums: made "
-            "again, a single run moves by some tenths of a point, less than seeds differ."
+            " They were made with several builds of the native core, which differ in the last bits of their sums: if a "
+            "single run is repeated, it moves by some tenths of a point, less than seeds differ."
         )
     return text
 

@@ -49,9 +49,9 @@ def make(results: Results) -> Item:
     text += table(head, rows)
     text += (
         "\n\nWith V of unit length, as L = V Λ Vᵀ needs, the printed rule gives a third of the average at μ = 10⁴ and "
-        "a third of each own update at μ = 0: the weights 1/K are counted on top of the filter. The appendix gets the "
-        "average at μ = 10⁴ because it writes the first column of V as ones, and then V is no longer orthonormal: at "
-        "μ = 0 the result is neither the own update nor the average. The rule used here gives the own update at μ = 0 "
-        "and the average for large μ."
+        "a third of each own update at μ = 0: the weights 1/K are applied on top of the filter. The appendix gets the "
+        "average at μ = 10⁴ because it writes the first column of V as ones, but then V is no longer orthonormal: at "
+        "μ = 0 the result is neither a device's own update nor the average. The rule used here gives a device's own "
+        "update at μ = 0 and the average for large μ."
     )
     return Item(text)

@@ -1,4 +1,4 @@
-"""Smart homes whose devices learn together over a graph, drawn anew."""
+"""Smart homes whose devices learn together over a graph, redrawn."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ def make(results: Results) -> Item:
     rows = [
         ["smart home, a room or cluster", "a room of the [graph](training.md#topologies)"],
         ["device with a model of its own", "a row of the model buffer, trained by `training/work.py`"],
-        ["links within homes (thin) and between homes (thick)", "`Graph`; `[graph]` names how they come about"],
+        ["links within homes (thin) and between homes (thick)", "`Graph`; `[graph]` chooses how devices are linked"],
         ["edge server in the building", "`rounds/play.py`; over a network [`fedfilt deploy`](deploy.md)"],
-        ["updates go up", "bytes of `system/wire.py`, as many as the [schedule](scheduling.md) allows"],
+        ["updates go up", "bytes in the format of `system/wire.py`, as many as the [schedule](scheduling.md) allows"],
         ["the server filters", "`aggregators/gfedfilt.py`: (N + μL)⁻¹ N on all rows"],
-        ["a device's own row comes down", "its own row only, where the paper broadcasts all of them"],
+        ["a device's own row comes down", "only its own row; the paper broadcasts all of them"],
         ["the homes decide together", "the [vote of a room](smart_home.md)"],
     ]
     words = "The paper's figure shows a building from outside; this one shows what travels."

@@ -110,7 +110,7 @@ def _limit(results: Results) -> list[Claim]:
     found = []
     for data in fedavg_limit.SETS:
         far = fedavg_limit.largest(results, data)
-        words = f"{WORDS[data]}: μ = 10⁴ acts as FedAvg, to 0.2 points on the global test"
+        words = f"{WORDS[data]}: μ = 10⁴ acts like FedAvg, to within 0.2 points on the global test"
         where, theirs = "abstract; fig. AvgvsG-FedFilt", "almost the same accuracy during each round"
         if far is None:
             found.append(_missing(f"limit {data}", words, where, theirs, "paper fedavg_limit"))
@@ -127,7 +127,9 @@ def _trade_off(results: Results) -> list[Claim]:
         if data == "mnist_10" and test == "local":
             continue  # the paper claims nothing: there is no heterogeneity
         way = "falls" if test == "local" else "rises"
-        words = f"{WORDS[data]}, {size} samples: {test} accuracy {way} with μ = 0.1 / 1 / 10 / 100, to 0.1 points"
+        words = (
+            f"{WORDS[data]}, {size} samples: {test} accuracy {way} with μ = 0.1 / 1 / 10 / 100, to within 0.1 points"
+        )
         where = f"abstract; tab. {test}_test, fig. R2"
         theirs = " / ".join(f"{ACCURACY[test][data, rule][0]:.1f}" for rule in STRENGTHS)
         holds = convergence.monotone(results, data, test, size)
@@ -140,7 +142,7 @@ def _trade_off(results: Results) -> list[Claim]:
         sign = -1 if test == "local" else 1
         agree = sum(bool((sign * np.diff([one[seed] for one in by_rule]) >= -0.1).all()) for seed in seeds)
         ours = " / ".join(f"{value:.1f}" for value in _numbers(results, data, test, size, "mean"))
-        sure = f"means over {len(seeds)} seeds; in {agree} of them by itself"
+        sure = f"means over {len(seeds)} seeds; holds in {agree} of them separately"
         found.append(_settled(name, words, where, holds, ours, theirs, sure))
     return found
 
@@ -190,7 +192,7 @@ def _mathematics(results: Results) -> list[Claim]:
         ),
         _settled(
             "low-pass",
-            "a low-pass filter with its cut-off between λ₀ and λ₁ is FedAvg, one that passes all is local training",
+            "a low-pass filter with its cut-off between λ₀ and λ₁ is FedAvg, an all-pass filter is local training",
             "sec. GFIoTL updates",
             bool(low < 1e-9 and every < 1e-9),
             f"largest error {max(low, every):.0e}; with the printed weights κ = 1/K, K times too small",
@@ -209,7 +211,7 @@ def _mathematics(results: Results) -> list[Claim]:
             "problem P'' is convex",
             "sec. Parameter optimization",
             False,
-            "α q <= 1 holds for (1, 1) and (3, 1/3), not for their middle: 2 · 2/3 = 1.33; exact by trying every α",
+            "α q <= 1 holds for (1, 1) and (3, 1/3), not for their midpoint: 2 · 2/3 = 1.33; trying every α is exact",
             "convex, solved by CVX",
         ),
         _settled(
@@ -228,7 +230,7 @@ def _mathematics(results: Results) -> list[Claim]:
             slowest > 100,
             f"{slowest:.1f} s",
             f"{BEFORE[0.31][0][2]} s",
-            "one draw; others differ by some percent",
+            "one draw; others differ by a few percent",
         ),
     ]
 
@@ -271,7 +273,7 @@ def _local(results: Results) -> list[Claim]:
     found.append(_claim("no gain mnist_10", words, "sec. Effect of μ", theirs, best, none))
     one, other = (_gain(results, "mnist_2", test, "mu=1") for test in ("local", "global"))
     both = [printed_gain("mnist_2", test, "mu=1") for test in ("local", "global")]
-    words = "tuned well (MNIST_2, μ = 1): personal on the local test at a decent generalisation"
+    words = "well tuned (MNIST_2, μ = 1): personal on the local test, with decent generalisation"
     theirs = f"{both[0]:+.2f} local, {both[1]:+.2f} global"
     claim = _claim("tuned", words, "conclusion", theirs, one, _sized(both[0]))
     cost = {size: found for size, found in other.items() if found is not None}
@@ -342,7 +344,7 @@ def _scores(results: Results) -> list[Claim]:
     found = []
     for size, test in itertools.product(sizes(results), ("local", "global")):
         way = "better" if test == "local" else "worse"
-        words = f"MNIST_2, {size} samples: precision, recall and F1 on the {test} test are all {way} the smaller μ"
+        words = f"MNIST_2, {size} samples: precision, recall and F1 on the {test} test all get {way} as μ gets smaller"
         theirs = "F1 " + " / ".join(f"{SCORES[test, rule][2]:.1f}" for rule in STRENGTHS)
         series = [_numbers(results, "mnist_2", test, size, key) for key in f1.KEYS]
         name = f"scores {test} {size}"
@@ -364,11 +366,11 @@ def _setups(results: Results) -> list[Claim]:
         words = f"{setup}: μ = 10 above FedAvg on the local test"
         found.append(_claim(setup, words, where, "better, no number", {size: Interval.of(by_seed.values())}, above))
     more = Interval.of(differences(gained["Setup 1"], gained["Setup 2"]))
-    words = "the graph matters: the gain is larger in Setup 1, where neighbours are alike"
+    words = "the graph matters: the gain is larger in Setup 1, where neighbours are similar"
     found.append(_claim("graph", words, where, "plays an important role", {size: more}, above))
     for rule, words, theirs in (
         ("mu=10", "μ = 10 is better in Setup 1 than in Setup 2, at every tested round", "consistently better"),
-        ("fedavg", "FedAvg performs the same in both setups (to a point)", "the same"),
+        ("fedavg", "FedAvg performs the same in both setups (to within a point)", "the same"),
     ):
         one, two = (Case(data, rule, size, rounds) for data in ("setup_1", "mnist_4"))
         last = Interval.of(differences(*(results.values(case, "local", "mean") for case in (one, two))))
@@ -416,7 +418,7 @@ def _savings(results: Results) -> list[Claim]:
     for schedule in SCHEDULES:
         share = [round_of(population(h), schedule).work.mean() / 3 - 1 for h in POPULATIONS]
         most = 100 * min(share)
-        words = f"{schedule}: computation falls by up to 70.21 % (to 2 points, or more)"
+        words = f"{schedule}: computation falls by up to 70.21 % (to within 2 points, or more)"
         holds = most <= -LESS_COMPUTATION + 2
         ours = " / ".join(f"{value:.1%}" for value in share)
         theirs = f"up to -{LESS_COMPUTATION} %"
@@ -501,7 +503,7 @@ def _by_heterogeneity(
     shares = " / ".join(f"{value:.0%}" for value in work)
     why = ""
     if fall.mean > 0:
-        why = ": T is a tenth of the slowest device's time, and the slower that one is, the more time the others have"
+        why = ": T is a tenth of the slowest device's time, so the slower that device, the more time the others have"
     return claim._replace(ours=f"{means}; work done {shares}{why}")
 
 
@@ -509,7 +511,9 @@ def _others(results: Results) -> list[Claim]:
     size, found = results.scope.small, []
     for kind in ("a tenth", "a tenth, without error feedback"):
         cost = Interval.of(sparsification.costs(results, kind).values())
-        words = f"{kind} of the update sent costs nearly nothing (at most half a point)"
+        words = (
+            f"sending {kind.replace('a tenth', 'a tenth of the update')} costs nearly nothing (at most half a point)"
+        )
 
         def nearly(one: Interval) -> str:
             return HOLDS if one.low > -0.5 else FAILS if one.high < -0.5 else UNCLEAR
@@ -534,7 +538,7 @@ def _others(results: Results) -> list[Claim]:
         ),
         (
             "energy",
-            "the schedule keeps to energy limits in training",
+            "the schedule respects energy limits in training",
             "problem P, C2",
             "a constraint; no table uses it",
             "run experiments/mnist_10.toml scheduler=same_deadline devices.energy_limit=0.002",
@@ -597,21 +601,21 @@ def _at_equal_seconds(results: Results, case: Case) -> Interval | None:
     return Interval.of(differences(ours, base))
 
 
-HOW = f"""A verdict on a difference over seeds is by the 95 % interval of Student's t, on the same data, start and
-batches: *{HOLDS}* if the interval has the paper's sign and reaches the printed size (where a size is claimed), *sign
-only* if it falls short of the size, *does not hold* if it has the other sign or is below 0.1 points, *{UNCLEAR}*
-otherwise. With 2 seeds (450 samples) an interval says nothing, so the verdict is that of 45 samples where both are
-there. Sentences without a number that could be checked (that nobody did it before, that data stays private, what is
-left to later work) are not in the table."""
+HOW = f"""Verdicts on differences over seeds use the 95 % Student interval, on the same data, initial model and batches:
+*{HOLDS}* if the interval has the paper's sign and reaches the printed size (where a size is claimed), *sign only* if it
+falls short of the size, *does not hold* if it has the other sign or is below 0.1 points, *{UNCLEAR}* otherwise. With 2
+seeds (450 samples) an interval says nothing, so if both sizes have been run, the verdict is that for 45 samples. The
+table leaves out statements without a number to check (that nobody did it before, that data stays private, what is left
+to future work)."""
 
 
 def make(results: Results) -> Item:
     """Every claim with its verdict."""
     found = claims(results)
     rows = [[one.words, one.place, one.verdict, one.ours, one.theirs, one.sure] for one in found]
-    text = table(["claim, as a criterion", "where", "verdict", "ours", "theirs", "how sure"], rows)
-    counted = ", ".join(f"{sum(one.verdict == word for one in found)} {word}" for word in _verdicts(found))
-    return Item(f"{HOW}\n\n{text}\n\nOf {len(found)} claims: {counted}.")
+    text = table(["claim, as a criterion", "where", "verdict", "ours", "theirs", "basis"], rows)
+    counted = ", ".join(f"{word}: {sum(one.verdict == word for one in found)}" for word in _verdicts(found))
+    return Item(f"{HOW}\n\n{text}\n\nVerdicts on {len(found)} claims: {counted}.")
 
 
 def _verdicts(found: Iterable[Claim]) -> Sequence[str]:

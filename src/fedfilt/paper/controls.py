@@ -47,9 +47,9 @@ def make(results: Results) -> Item:
         rows.append([words, WORDS[rule], test, *(cells if found else ["not yet measured", "not yet measured"])])
     text = table(["control", "rule", "test", "accuracy", "to FedAvg, or to the other weights"], rows)
     words = (
-        "Writers at random and shuffled links tell how much of a gain comes from the graph rather than from mixing "
-        "less: with them, neighbours have nothing in common. On MNIST_2 and MNIST_4 labels are drawn without regard to "
-        "rooms, so that shuffled links should change little there (with the paper's links MNIST_2 gains as in the "
-        "table of local accuracy); Setup 1 is where they matter."
+        "Writers placed at random and shuffled links show how much of a gain comes from the graph rather than from "
+        "mixing less: with them, neighbours have nothing in common. On MNIST_2 and MNIST_4, labels are drawn without "
+        "regard to rooms, so shuffled links should change little there (the table of local accuracy has the gains of "
+        "MNIST_2 with the paper's links). They matter in Setup 1."
     )
     return Item(f"{text}\n\n{words}" + (" `fedfilt paper controls` computes what is missing." if missing else ""))

@@ -52,9 +52,9 @@ def make(results: Results) -> Item:
     half = results.scope.rounds // 2
     text = table(["data", "test", "rule", f"after about {half} rounds", f"after {results.scope.rounds}"], rows)
     text += (
-        "\n\nThe paper says: the smaller μ, the better on the local test and the worse on the global one. Here "
-        f"{'; '.join(words)}. On the local test the rules lie {wide['mnist_2']:.1f} points apart on MNIST_2 and "
-        f"{wide['mnist_4']:.1f} on MNIST_4 (paper: less on MNIST_4). Lines are means over seeds, bands reach from the "
-        "lowest to the highest seed; the paper prints no numbers for these curves."
+        "\n\nThe paper says that a smaller μ is better on the local test and worse on the global one. Here, "
+        f"{'; '.join(words)}. On the local test the rules are {wide['mnist_2']:.1f} points apart on MNIST_2 and "
+        f"{wide['mnist_4']:.1f} on MNIST_4 (paper: less on MNIST_4). Lines are means over seeds, and bands reach from "
+        "the lowest to the highest seed; the paper prints no numbers for these curves."
     )
     return Item(text, {"convergence": curves(panels, "accuracy, %")})

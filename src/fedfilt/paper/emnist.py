@@ -28,10 +28,10 @@ def make(results: Results) -> Item:
     if not parts:
         return Item(
             "*Not computed: the archives (EMNIST: 562 MB) could not be fetched where these results were made.* Digits "
-            "by writer stand in for them above: EMNIST's digits do not say who wrote them, so that the difference "
-            "between writers, the point of the paper's column, needs other data. With `gzip.zip` of EMNIST or "
+            "by writer stand in for them above: EMNIST's digits do not say who wrote them, so the difference between "
+            "writers, which is the point of the paper's column, needs other data. With `gzip.zip` of EMNIST or "
             "`fed_emnist_digitsonly.tar.bz2` of FEMNIST in a folder, `fedfilt paper emnist --data-dir FOLDER` computes "
-            "what it can; it shows how far it is, and goes on where it was stopped. The tests prove it on an archive "
-            "of EMNIST's format and size that they make themselves."
+            "what it can; it shows its progress, and continues where it was stopped. The tests check it on an archive "
+            "in EMNIST's format and size that they make themselves."
         )
     return Item("\n\n".join(parts))

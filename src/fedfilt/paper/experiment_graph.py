@@ -30,7 +30,7 @@ def make(results: Results) -> Item:
         ],
     )
     text += (
-        "\n\nThe links are those of the authors' published program. Every room has five devices in it, though the "
-        "text draws their number from 4 to 7."
+        "\n\nThe links are those of the authors' published program. Every room has five devices, although the text "
+        "draws their number from 4 to 7."
     )
     return Item(text, {"experiment_graph": network(graph, positions)})

@@ -40,7 +40,7 @@ def make(results: Results) -> Item:
                 falls = strengths == sorted(strengths, reverse=test == "local")
                 way = "better" if test == "local" else "worse"
                 parts.append(
-                    f"At {size} samples F1 on the {test} test is {'' if falls else 'not always '}{way} the smaller μ: "
-                    f"the paper's order {'reproduces' if falls else 'does not reproduce exactly'}."
+                    f"At {size} samples, F1 on the {test} test {'gets' if falls else 'does not always get'} {way} as μ "
+                    f"gets smaller: the paper's order {'reproduces' if falls else 'does not reproduce exactly'}."
                 )
     return Item("\n\n".join(parts) if any("At" in part for part in parts) else NOTHING)

@@ -55,7 +55,7 @@ def make(results: Results) -> Item:
     worst = max(float(row[-1]) for row in rows)
     text += (
         f"\n\n{'Reproduces' if worst <= 0.2 else 'Does not reproduce'}: the two are never more than {worst:.2f} points "
-        "apart. The paper blames the distance between its curves on TensorFlow; with the same seed for both there is "
-        "next to none. The curves of the picture lie on each other."
+        "apart. The paper attributes the gap between its curves to TensorFlow; with the same seed for both, there is "
+        "next to none. The curves in the picture coincide."
     )
     return Item(text, figures)

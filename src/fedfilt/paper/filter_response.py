@@ -27,7 +27,7 @@ def make(results: Results) -> Item:
     )
     words = (
         "The shape reproduces: a smooth low-pass filter. The graph that the authors published has the highest "
-        f"frequency {highest:.3f}, not {HIGHEST_FREQUENCY}. Four frequencies lie below 1, as there are four rooms. The "
-        "grey lines are the graph's frequencies."
+        f"frequency {highest:.3f}, not {HIGHEST_FREQUENCY}. Four frequencies lie below 1, because there are four "
+        "rooms. The grey lines are the graph's frequencies."
     )
     return Item(f"{text}\n\n{words}", {"filter_response": responses(graph, (0.1, 1, 5, 10, 100), mark=5)})

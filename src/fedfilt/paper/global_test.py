@@ -28,7 +28,7 @@ def _words(results: Results, data: str) -> str:
         best = max(found, key=lambda rule: printed_gain(data, "global", rule))
         paper = printed_gain(data, "global", best)
         return (
-            f"At {size} samples {WORDS[best]}, best in the paper ({paper:+.2f} points against FedAvg), gives "
+            f"At {size} samples, {WORDS[best]}, the best in the paper ({paper:+.2f} points against FedAvg), gives "
             f"{spread(found[best], 2, True)}: the global gain {verdict(paper, found[best])}."
         )
 

@@ -31,8 +31,8 @@ def make(results: Results) -> Item:
     text = table(["signal", "mean", "spread over all devices", "spread within rooms"], rows)
     text += (
         "\n\nReproduces: μ = 10⁴ gives every device the average, a small μ leaves the signal as it is, and in between "
-        "rooms come to agree (the spread within rooms falls faster than the spread over all) though nobody told the "
-        "filter what a room is. The paper's graph and signal are not given; these are drawn."
+        "the devices of a room come to agree (the spread within rooms falls faster than the spread over all), although "
+        "nothing tells the filter what a room is. The paper does not give its graph and signal; these are drawn."
     )
     figure = to_print(graph_signals(building, graph, panels), PAGE, 620, margin={"l": 4, "r": 4, "t": 24, "b": 4})
     figure.update_traces(marker={"size": 6}, selector={"mode": "markers"})

@@ -30,7 +30,7 @@ def _words(results: Results, data: str) -> str:
         best = max(found, key=lambda rule: float(np.mean(found[rule])))
         paper = max(printed_gain(data, "local", rule) for rule in found)
         return (
-            f"At {size} samples the best is {WORDS[best]}, {spread(found[best], 2, True)} points against FedAvg "
+            f"At {size} samples, the best is {WORDS[best]}, {spread(found[best], 2, True)} points against FedAvg "
             f"(paper: {paper:+.2f} at its best): {'a gain' if paper > 0 else 'a loss'} {verdict(paper, found[best])}."
         )
 

@@ -1,4 +1,4 @@
-"""The paper's notation beside the names used here."""
+"""The paper's notation and the names used here."""
 
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
@@ -9,9 +9,9 @@ order = 32
 GENERAL = [
     ("A_i × B_i × C_i", "size of a room", "`size` of `Building.generate`"),
     ("𝒩, N", "rooms, and their number", "`Graph.rooms`; `graph.rooms`"),
-    ("𝒦_c, K_c", "devices of a room, and their number", "devices with that room in `Graph.rooms`"),
+    ("𝒦_c, K_c", "devices in a room, and their number", "devices with that room in `Graph.rooms`"),
     ("s_{i,c}", "device i in room c", "a device, counted from 0 over the building"),
-    ("K", "devices in all", "`Graph.count`, K in comments on shapes"),
+    ("K", "number of devices", "`Graph.count`, K in comments on shapes"),
     ("𝒢, 𝒱, ℰ", "graph, devices, links", "`Graph`, `Graph.edges`"),
     ("𝒜_s", "neighbours of a device", "a row of `Graph.adjacency`"),
     ("A, D, L", "adjacency, degrees, L = D - A", "`Graph.adjacency`, `Graph.degrees`, `Graph.laplacian`"),
@@ -27,7 +27,7 @@ GENERAL = [
     ("V, v_i, λ_i, Λ", "modes and frequencies", "`Graph.modes`, `Graph.frequencies`"),
 ]
 ALGORITHMS = [
-    ("d_ij, d_max", "distance of devices, and the largest of a link", "`Building.positions`; `graph.reach`"),
+    ("d_ij, d_max", "distance between devices, and the largest of a link", "`Building.positions`; `graph.reach`"),
     ("h_s(·, μ_s)", "graph filter", "`filters.Tikhonov`"),
     ("μ_s", "its parameter", "`aggregator.filter.mu`"),
     ("Ĝ", "filtered updates", "what a rule returns"),
@@ -38,7 +38,7 @@ ALGORITHMS = [
     ("η_s", "learning rate", "`training.learning_rate`"),
     ("z_s", "sparsification", "`Plan.density`, of the bytes"),
     ("q_s", "share of the data used", "`Plan.data_fraction`"),
-    ("Th_s", "sparsification threshold", "none: `top_k` sends the largest that fit"),
+    ("Th_s", "sparsification threshold", "none: `top_k` sends the largest values that fit"),
     ("T", "deadline of a round", "`Schedule.deadline`"),
     ("ρ_s, f_s", "cycles per sample, per second", "`Hardware.cycles_per_sample`, `clock_hz`"),
     ("ς", "switched capacitance", "in `system/radio.py`"),
@@ -47,7 +47,7 @@ ALGORITHMS = [
     ("r_s", "rate", "`Hardware.send_seconds` uses it"),
     ("E^comp, E^tran", "joules", "`Hardware.compute_joules`, `send_joules`"),
     ("μ₁, μ₂, μ₃", "weights of P''", "`scheduler.importance`"),
-    ("χ(φ(·; z))", "size of the sparse update", "`sparsifier.full_bytes`, bytes with places"),
+    ("χ(φ(·; z))", "size of the sparse update", "`sparsifier.full_bytes`, bytes with positions"),
     ("ψ(·; q)", "samples trained on", "`Plan.samples`, rounded down"),
     ("τ^comp, τ^tran", "seconds", "`Cost.compute_seconds`, `send_seconds`"),
     ("H (eq. H)", "heterogeneity", "`system.hardware.heterogeneity`, of full settings"),

@@ -1,4 +1,4 @@
-"""Which heterogeneity the printed parameters can give."""
+"""How much heterogeneity the printed parameters can give."""
 
 from functools import cache
 
@@ -50,12 +50,12 @@ def make(results: Results) -> Item:
     head += [f"draws at or above {h} (ratio {ratio})" for h, ratio in POPULATIONS.items()]
     text = table(head, rows)
     text += (
-        f"\n\n{DRAWS:,} draws of 20 devices from the printed table, everybody doing everything with "
-        f"{BYTES:,} bytes to send. The paper says that its settings H = 0.31, 0.54 and 0.65 are random values of that "
-        "table. H = 0.54 and 0.65 never come up, and the ratios 3.17 and 6.83 cannot: sending takes nearly the same "
-        f"time for all, so that devices at the ends of all ranges differ by {ceiling():.2f} times at 450 samples and "
-        f"{ceiling(45):.2f} at 45. The rows below therefore use devices of exactly the paper's H and ratio "
-        "(`devices = prescribed`)."
+        f"\n\n{DRAWS:,} draws of 20 devices from the printed table, every device doing everything with "
+        f"{BYTES:,} bytes to send. The paper says that its settings H = 0.31, 0.54 and 0.65 are random values from "
+        "that table. H = 0.54 and 0.65 never occur, and the ratios 3.17 and 6.83 cannot: sending takes nearly the same "
+        f"time for all devices, so even devices at the ends of all ranges differ only by a factor of {ceiling():.2f} "
+        f"at 450 samples and {ceiling(45):.2f} at 45. The rows below therefore use devices with exactly the paper's H "
+        "and ratio (`devices = prescribed`)."
     )
     panels = {"H, 450 samples": drawn()[:, 0], "slowest / fastest, 450 samples": drawn()[:, 1]}
     marks = dict(zip(panels, (list(POPULATIONS), list(POPULATIONS.values())), strict=True))

@@ -1,4 +1,4 @@
-"""45 against 450 training samples per device: which is the paper's level."""
+"""45 and 450 training samples per device: which one gives the paper's level."""
 
 import numpy as np
 
@@ -50,8 +50,8 @@ def make(results: Results) -> Item:
                 f"At {size} samples the numbers are {value:.1f} points from the printed ones on average."
                 for size, value in far.items()
             )
-            + f" {near} samples come nearer to the paper's "
-            f"level{', though the paper prints 450' if near == 45 else ''}."
+            + f" {near} samples come closer to the paper's "
+            f"level{', although the paper states 450' if near == 45 else ''}."
         )
     named = {f"{size} samples": pairs for size, pairs in found.items()}
     return Item(text, {"samples": scatter(named, ("paper, %", "here, %"))})

@@ -1,4 +1,4 @@
-"""How much seeds matter: the spread over draws of labels, samples, start and batches."""
+"""How much seeds matter: the spread over draws of labels, samples, initial model and batches."""
 
 import numpy as np
 
@@ -41,10 +41,10 @@ def make(results: Results) -> Item:
     ]
     text = table(head, rows)
     text += (
-        f"\n\nOver {len(numbers)} seeds FedAvg varies by {max(alone):.1f} points (standard deviation) where it varies "
-        f"most; the difference between two rules on the same draw varies by {np.median(paired):.2f} in the median, "
-        f"against {np.median(alone):.2f} for one rule alone. The paper says it averages five runs and prints no spread "
-        "over them: its ± is the spread between devices of a run. Differences of a point between rules mean little "
-        "unless both saw the same draw."
+        f"\n\nOver {len(numbers)} seeds, FedAvg varies by up to {max(alone):.1f} points (standard deviation). The "
+        f"difference between two rules on the same draw varies by {np.median(paired):.2f} at the median, compared with "
+        f"{np.median(alone):.2f} for one rule alone. The paper says that it averages five runs, but prints no spread "
+        "over them: its ± is the spread between the devices of a run. Differences of a point between rules mean little "
+        "unless both used the same draw."
     )
     return Item(text)

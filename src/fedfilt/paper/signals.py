@@ -57,12 +57,13 @@ def make(results: Results) -> Item:
     models, updates = distance(results, "models"), distance(results, "updates")
     growth = {title: np.mean([_growth(points) for points in lines.values()]) for title, lines in panels.items()}
     text += (
-        "\n\nThe paper's equations filter updates, the authors' program filters models. The spread between devices on "
-        f"the global test tells which made the tables: filtering models is on average {models:.1f} points from the "
-        f"printed spread, filtering updates {updates:.1f}, so filtering {'models' if models < updates else 'updates'} "
-        "reproduces the tables better. In the second half of the rounds the spread changes by "
+        "\n\nThe paper's equations filter updates, but the authors' program filters models. The spread between devices "
+        f"on the global test shows which one made the tables: filtering models is on average {models:.1f} points from "
+        f"the printed spread, filtering updates {updates:.1f}, so filtering "
+        f"{'models' if models < updates else 'updates'} reproduces the tables better. In the second half of the "
+        "rounds, the spread changes by "
         + " and ".join(f"{change:+.2f} points ({title})" for title, change in growth.items())
-        + ", mean over strengths: filtered updates add up, and nothing pulls the models together again."
+        + ", averaged over strengths: filtered updates add up, and nothing pulls the models together again."
     )
     return Item(text, {"signals": curves(panels, "spread between devices, points")})
 

@@ -45,7 +45,7 @@ def make(results: Results) -> Item:
         rows.append([kind, spread(found.values()), spread(differences(found, base), 2, sign=True)])
     text = table(["sent, of the bytes", f"global test after {results.scope.rounds} rounds", "to everything"], rows)
     words = (
-        "MNIST_10 with μ = 10. The paper cites that almost 90 % of the gradients can be left out with nearly no loss. "
-        "A tenth of the bytes carries 3,640 of 53,002 values, for places need bytes too."
+        "MNIST_10 with μ = 10. The paper cites work in which almost 90 % of the gradients can be left out with nearly "
+        "no loss. A tenth of the bytes carries 3,640 of 53,002 values, because positions need bytes too."
     )
     return Item(f"{text}\n\n{words}")

@@ -102,11 +102,11 @@ def make(results: Results) -> Item:
     text += "\n\n**Seconds, summed over rounds**\n\n" + table(head, seconds)
     text += (
         "\n\nSeconds are simulated for devices whose slowest and fastest differ as in the paper; its parameter table "
-        "as printed gives about 21 times fewer seconds, so compare the percentages. Problem P' demands `= T`, the text "
-        "and problem P `<= T`. Under the printed deadline (`slowest_minimum`) both give the same plans, for nobody "
-        "idles. Under `fastest_full`, `<= T` leaves devices idle that have no time for another whole epoch "
-        "(`idle_integer`; none of them does all it may), and `= T` gives them more epochs on fewer samples instead: "
-        "what is left is the rounding to whole samples, which is coarser at 45 samples than at 450. "
+        "as printed gives about 21 times fewer seconds, so compare the percentages. Problem P' demands `= T`; the text "
+        "and problem P demand `<= T`. Under the printed deadline (`slowest_minimum`) both give the same plans, because "
+        "no device idles. Under `fastest_full`, `<= T` leaves devices idle if they have no time for another whole "
+        "epoch (`idle_integer`; none of them reaches its maximum), whereas `= T` gives them more epochs on fewer "
+        "samples: what is left is due to rounding to whole samples, which is coarser at 45 samples than at 450. "
     )
     text += f"{_words(results)}\n\n{arithmetic}".strip()
     panels = {f"H = {heterogeneity}": _lines(results, heterogeneity) for heterogeneity in POPULATIONS}

@@ -13,10 +13,10 @@ place = "fig. timeplan"
 order = 100
 HETEROGENEITY = 0.54
 VERDICT = (
-    "Reproduces: after the schedule all devices end together. Printed T_opt (`slowest_minimum`) is so short that every "
-    "device does a fraction of its work; the paper's own table fits `fastest_full`, under which the slow devices do "
-    "less. With `= T`, as problem P' is printed, every device ends at the deadline, up to a whole sample. With `<= T` "
-    "those that have no time for another whole epoch wait a little; none of them does all it may."
+    "Reproduces: after the schedule, all devices end together. The printed T_opt (`slowest_minimum`) is so short that "
+    "every device does a fraction of its work; the paper's own table fits `fastest_full`, under which the slow devices "
+    "do less. With `= T`, as problem P' is printed, every device ends at the deadline, up to a whole sample. With "
+    "`<= T`, devices that have no time for another whole epoch wait a little; none of them reaches its maximum."
 )
 
 

@@ -39,10 +39,10 @@ def make(results: Results) -> Item:
         return Item(NOTHING)
     text = table(["", "FedAvg, local", "G-Fedfilt, local", "gain, paired"], rows)
     text += (
-        f"\n\nG-Fedfilt above FedAvg on the local test {verdict(1, [*one.values()])} in Setup 1 and "
+        f"\n\nG-Fedfilt's gain over FedAvg on the local test {verdict(1, [*one.values()])} in Setup 1 and "
         f"{verdict(1, [*two.values()])} in Setup 2. "
-        f"A larger gain in Setup 1, where neighbours are alike, {verdict(1, more)} ({spread(more, 2, sign=True)} "
-        "points). The paper says that FedAvg is the same in both setups; it ignores the graph but not the labels, and "
-        "which labels the devices hold differs."
+        f"A larger gain in Setup 1, where neighbours are similar, {verdict(1, more)} ({spread(more, 2, sign=True)} "
+        "points). The paper says that FedAvg is the same in both setups. FedAvg ignores the graph but not the labels, "
+        "and the devices hold different labels."
     )
     return Item(text, {"two_setups": curves({"local test": lines}, "accuracy, %", low=60.0)})
