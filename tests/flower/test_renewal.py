@@ -90,7 +90,7 @@ def test_what_ends_soon_is_renewed_where_the_key_of_the_authority_is(building, c
 def test_commands_renew_by_hand_and_say_what_to_carry_where(building, monkeypatch):
     before = serials(building)
     done = call("deploy", "renew", "--building", building)
-    assert done.stdout.splitlines() == [f"{whose} has a new certificate, which is taken up by itself" for whose in HERE]
+    assert done.stdout.splitlines() == [f"{whose} has a new certificate and loads it by itself" for whose in HERE]
     assert call("home", "update", building).stdout == "nothing has changed\n"
     monkeypatch.setattr(certificates, "DAYS", 40)
     renew_device(building, "device-001")

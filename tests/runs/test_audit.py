@@ -112,7 +112,7 @@ def test_the_command(tmp_path):
     path = config_file(tmp_path)
     done = call("audit", path, "--strict")
     assert done.returncode == 0, done.stderr
-    assert "0 of 20 devices read what is another's" in done.stdout
+    assert "0 of 20 devices can read another's update or model" in done.stdout
     assert "the sum of 6" in done.stdout
     pairs = ["graph=homes", "graph.rooms=10", "graph.devices=20"]
     done = call("audit", path, *pairs, "--json", "--strict")
@@ -124,7 +124,7 @@ def test_the_command(tmp_path):
     assert table["by_strength"]["mu=100"] == 20
     words = call("audit", path, *pairs)
     assert words.returncode == 0
-    assert "by their only link: 0, 1," in words.stdout
+    assert "through their only link: 0, 1," in words.stdout
     assert "Adding the links" in words.stdout
     done = call("audit", path, *pairs, "privacy.clip=1", "privacy.noise=2", "--strict")
     assert done.returncode == 0

@@ -115,7 +115,7 @@ def test_a_folder_where_an_experiment_belongs_is_answered_with_what_to_type(tmp_
 def test_what_was_never_begun_is_not_gone_on_with(tmp_path, command):
     done = call(command, config_file(tmp_path), "--out", tmp_path / "typo", "--resume")
     assert done.returncode == 1
-    assert f"there is no folder {tmp_path / 'typo'} to go on from; leave out --resume to begin" in done.stderr
+    assert f"there is no folder {tmp_path / 'typo'} to resume; leave out --resume to start" in done.stderr
     assert not (tmp_path / "typo").exists()
 
 

@@ -171,7 +171,7 @@ def test_the_best_on_validation_is_the_headline(swept):
     for rule, one in zip(("fedavg", "mu=1"), found["chosen"], strict=True):
         assert scores[one] == max(score for name, score in scores.items() if name.split()[0] == rule)
     said = call(*words, "--resume").stdout  # nothing is left to play
-    head, tests = said.split("accuracy at the last round")
+    head, tests = said.split("accuracy in the last round")
     assert all(name in head for name in scores)
     assert "learning_rate=0.001" not in tests  # tests of settings that were not chosen are no headline
     assert json.loads((folder / "c" / "comparison.json").read_text()) == found

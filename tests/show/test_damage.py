@@ -311,5 +311,5 @@ def test_the_demo_goes_on_without_a_network(tmp_path):
     env = {key: value for key, value in os.environ.items() if key != "FEDFILT_DATA"}
     done = process("demo", "--out", tmp_path / "demo", env={**env, **nowhere, "PIP_INDEX_URL": "http://127.0.0.1:1/"})
     assert done.returncode == 0, done.stderr
-    assert "Going on with the 8 x 8 digits" in done.stderr
+    assert "Using the 8 x 8 digits" in done.stderr
     assert (tmp_path / "demo" / "report.html").exists()

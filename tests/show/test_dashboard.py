@@ -391,4 +391,4 @@ def test_the_token_may_come_from_the_environment(finished, monkeypatch):
     done = call("dashboard", finished, "--port", 0, env={"FEDFILT_TOKEN": TOKEN})
     assert (done.returncode, seen) == (0, [403])
     assert re.search(rf"http://\S+/\?token={TOKEN} ", done.stdout)
-    assert "dashboard ended; runs go on" in done.stdout
+    assert "dashboard stopped; runs continue" in done.stdout
