@@ -331,7 +331,7 @@ def test_a_graph_is_learned_from_models_alone(tmp_path):
 def test_the_dashboard_says_what_shares_are_of(tmp_path):
     """A client that decides with a model of its own is given a row, and that is what the shares are of."""
     finish(tmp_path, rounds=1, client="ditto", aggregator="fedavg")
-    assert "row that it was given is made of (the client ditto decides" in str(neighbours(Records(tmp_path), 0, None))
+    assert "row it received is made of (the client ditto decides" in str(neighbours(Records(tmp_path), 0, None))
     path = tmp_path / "config.toml"
     for name, words in (("plain", "its new model is made of"), ("mine:Client", "mine:Client may decide with another")):
         path.write_text(path.read_text().replace('"ditto"', f'"{name}"').replace('"plain"', f'"{name}"'))

@@ -262,7 +262,7 @@ def test_who_learns_from_whom_follows_the_events(tmp_path):
     np.testing.assert_allclose(after.sum(axis=1), 1)
     assert sure(run.moment()).graph.adjacency[[5]].indices.tolist() == [2]
     assert sure(run.moment(2)).graph.adjacency[[5]].nnz > 1
-    assert "not there in this round" in str(page.neighbours(run, 0, None))
+    assert "away in this round" in str(page.neighbours(run, 0, None))
     assert "device 0'" not in str(page.neighbours(run, 1, None))
 
 
