@@ -115,7 +115,7 @@ def test_nobody_enters_without_a_certificate_or_takes_anothers_place(broker, bui
     stranger = Mqtt(where.host, where.port, "device-000", keys=Keys.of(tmp_path / "stranger"))
     assert not plain.wait(1.5)
     assert not stranger.wait(1.5)
-    assert caplog.text.count("hangs up before it lets us in") == 2
+    assert caplog.text.count("hangs up before letting us in") == 2
     for bus in (plain, stranger):
         bus.close()
     # A client identifier of one's choice does not end another's session: the certificate says who it is
@@ -194,14 +194,14 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
     next(gone)
     at_edge.wait(TOPICS.decision("device-000"), b"%d" % (MOST_WAITING + 10))
     at_edge.wait(TOPICS.decision("device-000"), b"unacknowledged")
-    assert watch.dropped == {"too many waited for the broker": 10}
+    assert watch.dropped == {"too many were waiting for the broker": 10}
     gone = away(edge, at_watch)
     next(gone)
     edge.publish(TOPICS.correction("device-000"), b"old", expires=0.01)
     edge.publish(TOPICS.correction("device-000"), b"kept", expires=600)
     next(gone)
     at_watch.wait(TOPICS.correction("device-000"), b"kept")
-    assert edge.dropped == {"expired before the broker was there": 1}
+    assert edge.dropped == {"expired before the broker was back": 1}
     assert (TOPICS.correction("device-000"), b"old") not in at_watch
     person = broker.client("server/mqtt", "people", "people")
     seen = Heard(person, TOPICS.edge)
@@ -352,7 +352,7 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
 
     for old, new, line in (
         ('device-000 = "kitchen"', 'device-000 = "a+b"', "a room must be up to 40 letters"),
-        ('moving = [\n    "device-002"', 'moving = [\n    "nobody"', "moving must name devices that are listed"),
+        ('moving = [\n    "device-002"', 'moving = [\n    "nobody"', "moving must name listed devices"),
         ("[devices]", "[gadgets]", "must list the devices with their rooms"),
     ):
         assert old in right

@@ -34,7 +34,7 @@ SENTENCES = {
     ),
     ("released",): "device 5 is out of quarantine, on probation",
     ("setback", ("suspects", "[0]")): (
-        "device 5 most devices were spoilt at once: the models went back to a good state, without the largest updates "
+        "device 5 most devices went bad at once: the models returned to a good state, without the largest updates "
         "of devices [0]"
     ),
     ("said", ("words", "plain words")): "device 5 plain words",
