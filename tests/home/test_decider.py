@@ -445,8 +445,8 @@ def test_a_source_that_fails_is_tried_again(tmp_path, caplog, monkeypatch):
     living.join(SLOW)
     assert not living.is_alive()
     assert [record.getMessage() for record in caplog.records] == [
-        "watch: its source fails: the wire is loose; the next attempt is in 0.01 s",
-        "watch: its source fails: the wire is loose; the next attempt is in 0.02 s",
+        "watch: the source failed: the wire is loose; trying again in 0.01 s",
+        "watch: the source failed: the wire is loose; trying again in 0.02 s",
     ]
 
 

@@ -642,7 +642,7 @@ def test_a_home_is_followed_while_it_lives(living, served, new_page):
 
     end()
     aged(home.folder, 100)
-    says(page, "ended", "does not run")
+    says(page, "ended", "is not running")
     hurry(page)
     page.context.set_offline(True)
     says(page, "lost", "does not answer")
