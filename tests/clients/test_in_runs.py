@@ -368,7 +368,7 @@ def test_a_simulation_over_flower_that_was_interrupted_has_the_same_bits(tmp_pat
         if line["round"] == 3:
             break
     if client == "ditto":
-        with pytest.raises(ValueError, match=r"on the devices; go on with engine\.name = 'flower'"):
+        with pytest.raises(ValueError, match=r"on the devices; continue with engine\.name = 'flower'"):
             list(
                 play_in_folder(
                     Run(replace(config, engine=replace(config.engine, name="local"))), tmp_path / "parts", True

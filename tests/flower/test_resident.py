@@ -566,7 +566,7 @@ def test_a_device_can_be_added_removed_and_added_again_before_the_server_starts(
         assert done.returncode == 0, done.stderr
     assert list(status(building)) == [*(f"device-{n:03d}" for n in range(4)), "lamp"]
     table = call("deploy", "status", "--building", building).stdout
-    assert "the edge server does not run" in table
+    assert "the edge server is not running" in table
     assert "lamp" in table
 
 

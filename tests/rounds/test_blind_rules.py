@@ -179,7 +179,7 @@ def test_the_papers_equation_is_refused():
         ({"sparsifier": {"name": "top_k", "half": True}}, "sparsifier must be top_k, with half = false"),
         ({"evaluation": {"trained": True}}, "evaluation.trained must be false"),
         (OWN | {"graph": {"name": "homes", "rooms": 2, "devices": 4, "between": "updates"}}, "cannot learn a graph"),
-        ({"events": [{"round": 2, "join": 1}]}, 'a device must join with start = "own"'),
+        ({"events": [{"round": 2, "join": 1}]}, 'devices must join with start = "own"'),
         (OWN | {"graph": {"name": "empty", "rooms": 100, "devices": 600}}, "at most 512 devices"),
     ],
 )

@@ -274,7 +274,7 @@ def test_a_run_in_which_nobody_trains_at_the_end_has_no_result(tmp_path):
                 yield reply if reply.update is None or jobs[0].round < 5 else reply._replace(absent="offline")
 
     run = Run(from_table(SMALL))
-    with run.engine() as engine, pytest.raises(ValueError, match=r"no device trained since round 4 \(offline\)"):
+    with run.engine() as engine, pytest.raises(ValueError, match=r"no device has trained since round 4 \(offline\)"):
         list(play_in_folder(run, tmp_path / "run", engine=Gone(engine)))
     assert not (tmp_path / "run" / "result.json").exists()
     list(play_in_folder(Run(from_table(SMALL)), tmp_path / "run", resume=True))  # they are back

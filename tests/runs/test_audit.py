@@ -136,7 +136,7 @@ def test_the_command(tmp_path):
 
 def test_what_cannot_be_audited_is_said(tmp_path):
     path = config_file(tmp_path, graph={"name": "homes", "rooms": 10, "devices": 20, "between": "updates"})
-    assert "run the experiment, audit its folder" in call("audit", path).stderr
+    assert "run the experiment, then audit its folder" in call("audit", path).stderr
     (tmp_path / "empty").mkdir()
     assert "holds no run" in call("audit", tmp_path / "empty").stderr
     path = config_file(tmp_path)

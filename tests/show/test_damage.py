@@ -133,7 +133,7 @@ def damages(seeds, tmp_path_factory):
                 (folder / name).write_text(new)
                 run = Records(folder)
                 left_out = name.endswith("l") and len(run.rounds) == 3
-                assert left_out == ("metrics.jsonl is damaged in line 4, which is left out" in run.notes), (path, odd)
+                assert left_out == ("metrics.jsonl is damaged in line 4, which is skipped" in run.notes), (path, odd)
                 if (key := known(run, name)) != whole:
                     found.setdefault((name, key), (name, new))
                 tried += 1
@@ -182,7 +182,7 @@ def test_a_damaged_run_leaves_the_others_alone(seeds, tmp_path):
     del line["mixed"]["local"]["mean"]
     log.write_text("\n".join([*before, json.dumps(line), ""]))
     text = shown(tmp_path / "runs")
-    assert "metrics.jsonl is damaged in line 4, which is left out" in text
+    assert "metrics.jsonl is damaged in line 4, which is skipped" in text
 
 
 def test_a_graph_of_absurd_size_takes_no_memory(seeds, tmp_path):
