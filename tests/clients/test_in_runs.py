@@ -203,7 +203,7 @@ def test_nothing_is_remembered_of_a_rule_from_another_run():
     ],
 )
 def test_a_rule_that_remembers_does_not_go_with_what_needs_a_linear_one(changes):
-    with pytest.raises(ValueError, match="remembers, which does not go together with"):
+    with pytest.raises(ValueError, match="has memory, which cannot be combined with"):
         Run(from_table({**SMALL, "aggregator": "fedadam", **changes}))
 
 
@@ -405,7 +405,7 @@ def test_the_rule_scaffold_needs_its_client():
         ({"client": {"name": "finetune", "layers": ["norms"]}}, "unknown layer 'norms'"),
         (
             {"aggregator": "attention", "privacy": {"least_others": 2}},
-            "Attention weighs updates by what they say, which",
+            "Attention weighs updates by their content, which",
         ),
         ({"client": "fedbn"}, "fedbn needs a model with normalisation layers"),
         (
