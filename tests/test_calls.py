@@ -98,7 +98,7 @@ def test_load_gives_what_is_there(tmp_path):
     assert fedfilt.load(None) == from_table({})
     assert fedfilt.load(config_file(tmp_path), ["rounds=9"]).rounds == 9
     assert fedfilt.load(config_file(tmp_path), {"rounds": 9}).rounds == 9
-    with pytest.raises(ValueError, match="no run folder and no experiment file nowhere"):
+    with pytest.raises(ValueError, match="path must be a run folder or an experiment file; there is no nowhere"):
         fedfilt.load("nowhere")
     with pytest.raises(ValueError, match="holds no run"):
         fedfilt.load(ROOT / "docs")

@@ -1,4 +1,4 @@
-"""Results in a few words and as tables: what `repr` says of values that hold arrays, and data frames."""
+"""Results in a few words and as tables: `repr` of values that hold arrays, and data frames."""
 
 import inspect
 import textwrap
@@ -10,7 +10,7 @@ from typing import Any
 
 WIDTH, LINES = 110, 5  # of a repr
 LONGEST = 60  # characters of one value in it
-FEW = 3  # entries of a sequence that are worth showing
+FEW = 3  # most entries of a sequence to show
 
 
 def brief(value: Any) -> str:
@@ -26,13 +26,13 @@ def brief(value: Any) -> str:
 
 
 def lines_of(*parts: str) -> str:
-    """Words in at most five lines: every part begins one, and what is too long goes on in the next."""
+    """Words in at most five lines: every part starts a line, and long parts wrap."""
     wrapped = [line for part in parts for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
     return "\n".join(wrapped if len(wrapped) <= LINES else [*wrapped[: LINES - 1], "  ..."])
 
 
 def said(value: Any) -> str:
-    """A value in a few words: the kind and shape of an array, the number of what is in a long list.
+    """A value in a few words: the type and shape of an array, the number of entries in a long list.
 
     >>> import numpy as np
     >>> said(np.zeros((2, 3))), said([1.5, 2.5]), said(list(range(20)))
@@ -53,8 +53,8 @@ def said(value: Any) -> str:
 
 
 def frame(columns: Mapping[str, Sequence[Any]]) -> Any:
-    """Columns as a pandas DataFrame or, where only that is installed, a polars one."""
+    """Columns as a pandas DataFrame, or a polars one if only that is installed."""
     found = next((name for name in ("pandas", "polars") if find_spec(name)), None)
     if found is None:
-        raise ImportError("a history is a data frame of pandas or polars; install one: pip install 'fedfilt[pandas]'")
+        raise ImportError("a history needs pandas or polars; install one: pip install 'fedfilt[pandas]'")
     return import_module(found).DataFrame(dict(columns))

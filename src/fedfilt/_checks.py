@@ -1,4 +1,4 @@
-"""Checks of what users hand in: every error names the argument, what was got and what is allowed."""
+"""Checks of user input: every error names the argument, the value and what is allowed."""
 
 import difflib
 import math
@@ -69,14 +69,14 @@ def check_signal(name: str, value: object, count: int) -> Array:
         raise ValueError(f"{name} must be a NumPy array of float32 or float64, got {got}")
     if value.ndim != 2 or value.shape[0] != count:
         raise ValueError(f"{name} must have shape ({count}, B), one row per device, got shape {value.shape}")
-    # min and max carry NaN along and, unlike isfinite(value), take no memory
+    # min and max propagate NaN and, unlike isfinite(value), need no memory
     if value.size and not (np.isfinite(value.min()) and np.isfinite(value.max())):
         raise ValueError(f"{name} must be finite, got NaN or infinity")
     return value
 
 
 def check_row(name: str, value: object, size: int, kind: type[np.generic] = np.float32) -> Array:
-    """Return a copy of `value` if it is a finite (B,) array of just this kind, a number per column of a model's row."""
+    """Return a copy of `value` if it is a finite (B,) array of exactly this type, one number per column of a row."""
     if not isinstance(value, np.ndarray) or value.dtype != kind or value.shape != (size,):
         got = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
         raise ValueError(f"{name} must be a NumPy array of {np.dtype(kind)} with shape ({size},), got {got}")

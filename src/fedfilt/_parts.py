@@ -23,7 +23,7 @@ from typing import Any
 
 from fedfilt._checks import check_choice
 
-FOLDERS = (  # of parts that an experiment can name, or, of sources, a device's own.toml
+FOLDERS = (  # of parts that an experiment (or, for sources, a device's own.toml) can name
     "aggregators",
     "clients",
     "datasets",
@@ -37,8 +37,8 @@ FOLDERS = (  # of parts that an experiment can name, or, of sources, a device's 
     "sparsifiers",
     "topologies",
 )
-READERS = "readers"  # of a device's own data, which has no folder: see `fedfilt.data.own`
-# What the class of a part has, by kind: a class without is never called, whoever has named it
+READERS = "readers"  # of a device's own data; these have no folder: see `fedfilt.data.own`
+# Methods that a part's class must have, by kind: a class without them is never called, whoever names it
 METHODS = {
     "aggregators": ("__call__",),
     "clients": ("__call__",),
@@ -65,9 +65,9 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the class called `name`: a file of the folder `kind`, or `module:Class` from anywhere.
+    """Return the class called `name`: a file in the folder `kind`, or `module:Class` from anywhere.
 
-    That a file may name code is for its reader to check: see `fedfilt._trust`.
+    The reader of a file must check whether the file may name code: see `fedfilt._trust`.
     """
     if not isinstance(name, str):
         raise ValueError(f"name in {kind} must be a text, got {name!r}")
@@ -85,25 +85,25 @@ def find(kind: str, name: str) -> Any:
 
 
 def name_of(part: Any, kind: str) -> str:
-    """The name by which `find` gives the class of a part."""
+    """The name for which `find` returns the class of a part."""
     made = type(part)
     package, _, name = made.__module__.rpartition(".")
     return name if package == f"fedfilt.{kind}" else f"{made.__module__}:{made.__qualname__}"
 
 
 def figure(name: str) -> Any:
-    """A function of `fedfilt.show.figures` by its name: results draw themselves with it, and load Plotly only then."""
+    """A function in `fedfilt.show.figures` by name: results draw themselves with it, and load Plotly only then."""
     return getattr(import_module("fedfilt.show.figures"), name)
 
 
 def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a folder of parts, so that `fedfilt.filters.Tikhonov` needs no list of names."""
+    """`__getattr__` and `__dir__` for a folder of parts, so that `fedfilt.filters.Tikhonov` needs no list of names."""
     kind = package.rpartition(".")[2]
 
     def classes() -> dict[str, Any]:
         found = {}
         for name in names(kind):
-            with suppress(ValueError):  # a file that is wrong is named when it is asked for; the others are fine
+            with suppress(ValueError):  # a broken file is reported when it is requested; the others work
                 part = find(kind, name)
                 found[part.__name__] = part
         return found
@@ -119,7 +119,7 @@ def folder(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def check_kind(kind: str, name: str, found: Any) -> Any:
-    """What a name stands for, if it is a class that can be a part of this kind; nothing is called to find out.
+    """The class behind a name, if it can be a part of this kind; nothing is called to find out.
 
     >>> import subprocess
     >>> check_kind("models", "subprocess:Popen", subprocess.Popen)
@@ -143,12 +143,12 @@ def check_kind(kind: str, name: str, found: Any) -> Any:
 
 
 def _has(kind: type, method: str) -> bool:
-    """Whether a class defines a method; that classes themselves can be called does not count."""
+    """Whether a class defines a method; being callable as a class does not count."""
     return any(vars(base).get(method) is not None for base in kind.__mro__ if base is not object)
 
 
 def _public(module: ModuleType) -> list[type]:
-    """The public classes that a module defines, or that it passes on in `__all__`."""
+    """The public classes that a module defines, or re-exports in `__all__`."""
     if passed := getattr(module, "__all__", None):
         return [value for name in passed if isinstance(value := getattr(module, name), type)]
     return [
@@ -164,7 +164,7 @@ def _outside(kind: str, name: str) -> Any:
 
 
 def function(key: str, named: Any) -> Callable[..., Any]:
-    """A function of two arguments, or the one that module:function names; `key` is where it is named."""
+    """A function of two arguments, given itself or as module:function; `key` is where it was given."""
     found = _imported(key, named) if isinstance(named, str) else named
     try:
         inspect.signature(found).bind("first", "second")
@@ -176,7 +176,7 @@ def function(key: str, named: Any) -> Callable[..., Any]:
 
 
 def _imported(kind: str, name: str) -> Any:
-    """What module:name stands for. Only here may the current folder be searched, after everything that is installed."""
+    """The object that module:name refers to. Only this searches the current folder, after all installed modules."""
     module_name, _, attribute = name.partition(":")
     if not all(word.isidentifier() for word in [*module_name.split("."), attribute]):
         raise ValueError(f"code for {kind} must be named module:Class, got {name!r}")

@@ -1,4 +1,4 @@
-"""A progress bar where somebody looks: in a terminal, on standard error, or under the cell of a notebook."""
+"""A progress bar where somebody can see it: in a terminal, on standard error, or below a notebook cell."""
 
 import sys
 import time
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-OFTEN = 0.1  # seconds between two pictures of a bar in a notebook
+OFTEN = 0.1  # seconds between two updates of a bar in a notebook
 
 
 def visible(text: str) -> str:
-    """Words that may come from somebody else's file, with nothing in them that steers the terminal.
+    """Words that may come from somebody else's file, without characters that control the terminal.
 
     >>> visible("hall\x1b[2J")
     'hall\\\\x1b[2J'
@@ -20,21 +20,21 @@ def visible(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """The same for rich, which takes [words] for markup."""
+    """The same for rich, which interprets [words] as markup."""
     from rich.markup import escape
 
     return escape(visible(str(value)))
 
 
 def in_notebook() -> bool:
-    """Whether this is a cell of a notebook."""
+    """Whether this code runs in a notebook."""
     ipython = sys.modules.get("IPython")
     return hasattr(ipython.get_ipython() if ipython else None, "kernel")
 
 
 @contextmanager
 def progress_bar(show: bool | None = None) -> Iterator[Any]:
-    """A `rich.progress.Progress`. It is drawn in a terminal or a notebook, unless `show` says otherwise."""
+    """A `rich.progress.Progress`, drawn in a terminal or a notebook unless `show` decides otherwise."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -53,11 +53,11 @@ def progress_bar(show: bool | None = None) -> Iterator[Any]:
 
 
 def _drawn(bar: Any) -> Any:
-    """A bar under the cell of a notebook: one picture that is replaced."""
-    display = import_module("IPython.display").display  # there is no notebook without
+    """A bar below a notebook cell: one picture that is replaced."""
+    display = import_module("IPython.display").display  # always there in a notebook
 
     class Drawn:
-        """The same bar; whatever changes it draws it anew, but not too often."""
+        """The same bar; it is redrawn when it changes, but not too often."""
 
         console = bar.console
 

@@ -1,8 +1,8 @@
-"""Read files that somebody else may have written: a run folder from a colleague, an experiment from the web.
+"""Reads files that somebody else may have written: a run folder from a colleague, an experiment from the web.
 
-Regular files only, so that no pipe keeps its reader waiting; no links where a folder is read, so that it cannot show
-what lies elsewhere; nothing larger or deeper than it may be, so that reading takes neither the memory nor the day.
-Whatever is wrong is an OSError or a ValueError.
+Only regular files, so that no pipe blocks the reader; no links when a folder is read, so that it cannot expose other
+places; limited size and depth, so that reading needs neither all memory nor all day. Every problem is an OSError or a
+ValueError.
 """
 
 import csv
@@ -19,22 +19,22 @@ from typing import IO, Any
 
 from fedfilt._files import regular
 
-MOST_TOML = 2 << 20  # bytes of an experiment; the paper's have some hundred, one with 10,000 events a million
-MOST_JSON = 32 << 20  # bytes of a JSON file, such as the graph of a run with a million links
+MOST_TOML = 2 << 20  # bytes of an experiment; the paper's have a few hundred, one with 10,000 events a million
+MOST_JSON = 32 << 20  # bytes of a JSON file, such as a run's graph with a million links
 MOST_CSV = 16 << 20  # bytes of a table of links, distances or devices
 DEEPEST = 40  # tables in tables
-MOST_DOTS, ALL_DOTS = 100, 20_000  # in a line of TOML, and in all: of a dotted key, Python keeps all beginnings
-MOST_TABLES, MOST_LISTS = 100_000, 2_500_000  # in a JSON text: an empty one takes 20 times its letters in memory
+MOST_DOTS, ALL_DOTS = 100, 20_000  # in a line of TOML, and in total: Python stores every prefix of a dotted key
+MOST_TABLES, MOST_LISTS = 100_000, 2_500_000  # in a JSON text: an empty one needs 20 times its letters in memory
 NUMBER = re.compile(rb"(?<![\w.])\d+\.\d+(?![\w.])")
 
 
 def read(path: Path, most: int, links: bool = False) -> bytes:
-    """The content of a regular file of at most so many bytes; a link is followed only where the user has named it."""
+    """The content of a regular file of at most `most` bytes; follow a link only if the user has named it."""
     with regular(path, links) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
-        return file.read(size)  # not what is allowed: Python takes the memory for as much as it is asked for
+        return file.read(size)  # not `most`: Python allocates as much memory as it is asked to read
 
 
 def read_toml(path: Path, links: bool = False) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def read_json(path: Path, links: bool = False) -> Any:
 
 @contextmanager
 def csv_text(path: Path) -> Iterator[IO[str]]:
-    """A CSV file that an experiment names, as text to read."""
+    """Open a CSV file that an experiment names."""
     with regular(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_CSV:
             raise ValueError(f"{path} has more than {MOST_CSV} bytes")
@@ -61,7 +61,7 @@ def csv_text(path: Path) -> Iterator[IO[str]]:
 
 
 def toml_of(content: bytes) -> dict[str, Any]:
-    """The table of a TOML text, if it is one that people write.
+    """The table of a TOML text, within limits that no human author reaches.
 
     >>> toml_of(b"a.b = 1")
     {'a': {'b': 1}}
@@ -83,7 +83,7 @@ def toml_of(content: bytes) -> dict[str, Any]:
 
 
 def json_of(content: bytes) -> Any:
-    """The value of a JSON text that takes no more memory than its size allows for.
+    """The value of a JSON text, refused if it would need far more memory than its size suggests.
 
     >>> json_of(b'{"a": [1]}')
     {'a': [1]}
@@ -99,7 +99,7 @@ def json_of(content: bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    """Refuse what functions that call themselves could not go through, without being one."""
+    """Refuse values too deep for recursive functions, without recursion."""
     level: Collection[Any] = _inside([value])
     for _ in range(DEEPEST):
         level = [inner for outer in level for inner in _inside(outer)]

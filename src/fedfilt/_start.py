@@ -1,19 +1,19 @@
-"""How the command starts: with modules from where they are installed, never from the folder it is used in.
+"""How the command starts: with installed modules, never with modules from the current folder.
 
-`python -m` puts the current folder before everything else, and so would the processes that we start. A file called
-numpy.py in the folder of somebody else's run would then be ours. This module may import nothing but what Python has
-loaded by then: everything else could come from there.
+`python -m` searches the current folder before everything else, and so would the processes that we start. A file named
+numpy.py in the folder of somebody else's run would then be executed. This module may import only what Python has
+already loaded: everything else could come from that folder.
 """
 
 import os
 import sys
 
-PYTHON = (sys.executable, "-P")  # a Python that does not look into the current folder
+PYTHON = (sys.executable, "-P")  # Python that does not search the current folder
 PROGRAM = (*PYTHON, "-m", "fedfilt")  # the command `fedfilt`, whether or not it is on the PATH
 
 
 def leave_current_folder() -> None:
-    """Look for modules only where they are installed, here and in every Python that is started from here."""
+    """Search only installed modules, here and in every Python process started from here."""
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
         here = ["", os.getcwd()]

@@ -1,9 +1,9 @@
-"""Code that a file names runs only if the user has said so: `--trust-code`, once for a file that stays as it is.
+"""Code that a file names runs only if the user trusts it: `--trust-code`, once for a file that does not change.
 
-An experiment or the settings of a device may name code as module:Class. Whoever wrote the file decides what that code
-does, with the rights of whoever reads it. What was trusted is remembered in the user's own state folder, by a hash of
-the file, of where it is, and of the named modules as far as they lie beside it or in the current folder. What those
-import in turn is not looked at: trust code as you would trust a program.
+An experiment or a device's settings may name code as module:Class. That code does whatever the file's author wants,
+with the rights of the file's reader. Trust is remembered in the user's state folder, by a hash of the file, its place,
+and the named modules as far as they lie beside it or in the current folder. What those import in turn is not checked:
+trust code as you would trust a program.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from typing import Any
 from fedfilt._files import write_atomically
 from fedfilt._reading import read, read_json
 
-VARIABLE = "FEDFILT_TRUST_CODE"  # of the environment; processes that a command starts inherit it
-# Tables of an experiment for which the name of a part may stand
+VARIABLE = "FEDFILT_TRUST_CODE"  # environment variable, inherited by processes that a command starts
+# Tables of an experiment that may be given as just the name of a part
 NAMED = (
     "aggregator",
     "client",
@@ -39,9 +39,9 @@ NAMED = (
 FUNCTIONS = ("loss", "metric")  # keys of [training] that may name a function
 MOST_CODE = 10 << 20  # bytes of a module
 MOST_FILES = 10_000  # in the folder of a package
-KINDS = tuple(all_suffixes())  # how the name of a file of code ends
-Entry = dict[str, Any]  # what is remembered of a file
-KEPT = 1000  # files that are remembered
+KINDS = tuple(all_suffixes())  # endings of code files
+Entry = dict[str, Any]  # what is remembered about a file
+KEPT = 1000  # most files to remember
 
 
 class Untrusted(ValueError):
@@ -50,7 +50,7 @@ class Untrusted(ValueError):
 
 @contextmanager
 def trusting(said: bool = True) -> Iterator[None]:
-    """Trust the code that files name, as long as this lasts, if the user has `said` so."""
+    """Within this block, trust the code that files name, if the user has `said` so."""
     before = os.environ.get(VARIABLE)
     if said:
         os.environ[VARIABLE] = "1"
@@ -63,14 +63,14 @@ def trusting(said: bool = True) -> Iterator[None]:
 
 
 def without_trust() -> dict[str, str]:
-    """The environment for a process that is to trust nothing by itself."""
+    """The environment for a process that trusts nothing by itself."""
     return {name: value for name, value in os.environ.items() if name != VARIABLE}
 
 
 def code_in(value: Any, key: str = "") -> set[str]:
-    """Names of code from outside the package, module:Class, in a config's table or in a part of it.
+    """Names of outside code, module:Class, in a config's table or in a part of it.
 
-    They stand where a part is named: as a `name`, or in the place of the part's table, however deep; or as the
+    They appear where a part is named: as a `name`, or instead of the part's table, at any depth; or as the
     module:function of a loss or metric.
 
     >>> sorted(code_in({"aggregator": {"name": "gfedfilt", "filter": "mine:Low"}, "model": {"name": "mine:Net"}}))
@@ -84,10 +84,10 @@ def code_in(value: Any, key: str = "") -> set[str]:
 
 
 def check_trusted(path: Path, content: bytes, code: Collection[str], beside: Sequence[Path] = ()) -> None:
-    """Refuse a file with this content that names this code, unless the user trusts it, now or since earlier.
+    """Refuse a file with this content that names this code, unless the user trusts it now or has trusted it before.
 
-    From then on modules are looked for in the folders `beside` too, after everything that is installed; see also
-    `fedfilt._parts.find`, which looks into the current one.
+    From then on, modules are also searched for in the folders `beside`, after all installed ones; see also
+    `fedfilt._parts.find`, which searches the current folder.
     """
     if not code:
         return
@@ -96,7 +96,7 @@ def check_trusted(path: Path, content: bytes, code: Collection[str], beside: Seq
     known = _remembered()
     if os.environ.get(VARIABLE) == "1":
         if mark not in known:
-            with suppress(OSError, RuntimeError):  # where nothing can be remembered, it is said every time
+            with suppress(OSError, RuntimeError):  # if nothing can be remembered, the user must say so every time
                 _remember({**known, mark: {"file": where, "code": sorted(code)}})
     elif mark not in known:
         changed = any(entry.get("file") == where for entry in known.values())
@@ -109,7 +109,7 @@ def check_trusted(path: Path, content: bytes, code: Collection[str], beside: Seq
 
 
 def _mark(where: str, content: bytes, code: Iterable[str], folders: Sequence[Path]) -> str:
-    """A hash of a file, its place, and the modules in these folders that it names."""
+    """A hash of a file, its place, and the modules it names in these folders."""
     seen: list[tuple[str, str]] = [(where, hashlib.sha256(content).hexdigest())]
     for file in files_of(code, folders):
         seen.append((str(file.resolve()), hashlib.sha256(read(file, MOST_CODE, links=True)).hexdigest()))
@@ -117,7 +117,7 @@ def _mark(where: str, content: bytes, code: Iterable[str], folders: Sequence[Pat
 
 
 def files_of(code: Iterable[str], folders: Sequence[Path]) -> list[Path]:
-    """The files of the modules and packages that are named, of those that would be imported from these folders."""
+    """The files of named modules and packages that would be imported from these folders."""
     modules = sorted({name.partition(":")[0].partition(".")[0] for name in code})
     return [file for module in modules for file in _files_of(module, folders)]
 
@@ -132,25 +132,25 @@ def _files_of(module: str, folders: Sequence[Path]) -> list[Path]:
     places = [place for place in map(Path, filter(None, found)) if place.parent.resolve() in own]
     inside = list(islice((path for place in places for path in [place, *place.rglob("*")]), MOST_FILES + 1))
     if len(inside) > MOST_FILES:
-        raise ValueError(f"{places[0]} holds more than {MOST_FILES} files: too many for code of a file")
+        raise ValueError(f"{places[0]} holds more than {MOST_FILES} files, too many for code to be trusted")
     return sorted(path for path in inside if path.name.endswith(KINDS) and "__pycache__" not in path.parts)
 
 
 def _place() -> Path:
-    """Where it is remembered: the user's own state folder."""
+    """Where trust is remembered: the user's state folder."""
     base = os.environ.get("XDG_STATE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "fedfilt" / "trusted.json"
 
 
 def _remembered() -> dict[str, Entry]:
-    """By mark, what was trusted; nothing if that cannot be read, or may have been written by others."""
+    """What was trusted, by mark; {} if the file cannot be read, or others may have written it."""
     path = _place()
     try:
         about = path.lstat()
         if about.st_uid != os.getuid() or about.st_mode & 0o022:
             return {}
         table = read_json(path)
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: no home
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: no home folder
         return {}
     return {mark: entry for mark, entry in table.items() if isinstance(entry, dict)} if isinstance(table, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Types that every room of fedfilt shares."""
+"""Types that all of fedfilt shares."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -11,10 +11,10 @@ Table: TypeAlias = dict[str, Any]  # of a TOML or JSON file
 
 
 class Sparsifier(Protocol):
-    """Cuts an update down to a share of its bytes."""
+    """Reduces an update to a share of its bytes."""
 
     def full_bytes(self, size: int) -> int:
-        """Bytes of a whole update of so many values."""
+        """Bytes of a whole update of `size` values."""
         ...
 
     def __call__(self, update: Array, residual: Array | None, density: float) -> tuple[bytes, Array | None]:

@@ -1,4 +1,4 @@
-"""What version this is, and which versions of other packages are here."""
+"""The version of fedfilt, and of installed packages."""
 
 from importlib.metadata import PackageNotFoundError, version
 

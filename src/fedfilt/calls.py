@@ -1,4 +1,4 @@
-"""Experiments in one call each: what the command line does, and what Python calls."""
+"""One function per task, used by the command line and by Python."""
 
 import json
 import shlex
@@ -29,7 +29,7 @@ from fedfilt.show.pictures import write_pictures
 from fedfilt.training.goal import metric_in
 
 Given = Config | Mapping[str, Any] | str | Path | None  # an experiment: its config, its table or its file
-RUNS = Path("runs")  # where folders go that nobody has named
+RUNS = Path("runs")  # for folders without a given name
 
 
 def run(
@@ -43,11 +43,11 @@ def run(
     begun: Callable[[Run, Any], None] | None = None,
     **overrides: Any,
 ) -> Records:
-    """Train the devices of an experiment, keep everything in a run folder and give its records.
+    """Train the devices of an experiment, save everything in a run folder, and return its records.
 
     `config` is a file, a table with the same keys, or a Config. Overrides are keys of the experiment: rounds=50,
-    training={"learning_rate": 0.1}, or **{"training.learning_rate": 0.1}. The folder is runs/NAME-seed-N if not said.
-    With `resume`, a run goes on from its last checkpoint, and one that is finished is read. `begun` is called with the
+    training={"learning_rate": 0.1}, or **{"training.learning_rate": 0.1}. The default folder is runs/NAME-seed-N.
+    With `resume`, a run continues from its last checkpoint, and a finished one is just read. `begun` is called with the
     run and its progress bar before the first round.
 
     >>> import tempfile
@@ -86,15 +86,15 @@ def compare(
     trust_code: bool = False,
     **overrides: Any,
 ) -> Comparison:
-    """Play an experiment under several rules, on the same data, start and batches, with as many seeds each.
+    """Run an experiment under several rules and seeds, with the same data, initial models and batches for each rule.
 
-    Rules are names: files of fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's. The runs are in
-    `folder`/RULE/seed-N, runs/NAME-compare if not said; the table of their last rounds is in its comparison.json.
-    `over` are settings to try with every rule, such as "training.learning_rate=0.01,0.05", several of them, or
-    {"training.learning_rate": [0.01, 0.05]}: see `fedfilt.runs.sweep`.
-    With `controls`, every rule that uses the graph is played on the shuffled, the complete and the empty graph too.
-    `tuned` is what `tune` gave, or its folder: then each rule has the settings that were chosen for it. Over several
-    seeds, all are compared with the rule `against`: fine-tuning if it takes part, else FedAvg. For the rest see `run`.
+    Rules are names: files in fedfilt/aggregators, "mu=10" for G-Fedfilt, "paper" for the paper's rules. The runs are in
+    `folder`/RULE/seed-N (by default runs/NAME-compare); the table of their last rounds is in its comparison.json.
+    `over` has settings to try with every rule: "training.learning_rate=0.01,0.05", a list of such texts, or
+    {"training.learning_rate": [0.01, 0.05]}; see `fedfilt.runs.sweep`.
+    With `controls`, every rule that uses the graph also runs on a shuffled, a complete and an empty graph.
+    `tuned` is the result of `tune`, or its folder: each rule then has the settings chosen for it. With several seeds,
+    all rules are compared with `against`: by default fine-tuning if it takes part, else FedAvg. For the rest see `run`.
     """
     over = _axes(over)
     made = config_of(config, overrides, trust_code)
@@ -130,15 +130,15 @@ def compared(
     seeds: Sequence[int] = (),
     controls: bool = False,
 ) -> list[Variant]:
-    """The runs of a comparison, whatever their seeds. Without names: the paper's rules, or all that were tuned."""
+    """The runs of a comparison, for any seed. Without names: the paper's rules, or all tuned ones."""
     if tuned is None:
         return variants(config, _named("paper" if rules is None else rules), over, controls)
     if over:
-        raise ValueError("over tries settings, and tuned has chosen them: give one of the two")
+        raise ValueError("over tries settings, but tuned has already chosen them: use only one of the two")
     chosen = tuned if isinstance(tuned, Tuned) else Tuned.of(tuned)
     if both := sorted(set(seeds) & set(chosen.seeds)):
         raise ValueError(
-            f"seed must be none that settings were chosen with, {chosen.folder} has {both}; choose another"
+            f"seed must not be one that settings were chosen with ({both} in {chosen.folder}); choose another"
         )
     found = chosen.variants(config, list(chosen.rules) if rules is None else _named(rules))
     return with_controls(found) if controls else found
@@ -158,11 +158,11 @@ def tune(
     trust_code: bool = False,
     **overrides: Any,
 ) -> Tuned:
-    """Choose the settings of rules on training samples that were held out, with `budget` runs for each rule.
+    """Choose the settings of rules on held-out training samples, with `budget` runs for each rule.
 
-    Learning rates come first, then the options that a rule's parts name in `search`; every setting is tried with all
-    seeds, from `first_seed` on, so that those below are new to `compare(..., tuned=...)`. The runs are in `folder`,
-    runs/NAME-tune if not said, and what was found is in its tuned.json. For the rest see `run`.
+    Learning rates come first, then the options that a rule's parts list in `search`. Every setting is tried with all
+    seeds, which start at `first_seed`, so that lower ones are new to `compare(..., tuned=...)`. The runs are in
+    `folder` (by default runs/NAME-tune), and the results in its tuned.json. For the rest see `run`.
     """
     made, names = config_of(config, overrides, trust_code), _named(rules)
     numbers = list(range(first_seed, check_count("first_seed", first_seed, low=0) + check_count("seeds", seeds)))
@@ -182,18 +182,18 @@ def advise(
     trust_code: bool = False,
     **overrides: Any,
 ) -> Advice:
-    """Say whether a graph helps an experiment, given or found, and which rule to take, without looking at its data.
+    """Say whether a graph (given or found) helps an experiment, and which rule to use, without looking at its data.
 
-    `run` is an experiment as in `run`, or a run: its folder or its records, of which the experiment is taken, and where
-    the measurement and the advice are kept: the first to be used again, the second for the dashboard. A probe trains so
-    many `rounds` of FedAvg, then every device fine-tunes. With `share_labels`, devices also tell how many samples of
-    each label they have. See docs/choosing.md.
+    `run` is an experiment as in `run`, or the folder or records of a run. In a run's folder, the measurement is saved
+    for reuse, and the advice for the dashboard. A probe trains with FedAvg for `rounds` rounds, then every device
+    fine-tunes. With `share_labels`, devices also report how many samples of each label they have. See
+    docs/choosing.md.
     """
     folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
     folder = folder if folder is not None and (folder / "config.toml").is_file() else None
     given = folder / "config.toml" if folder is not None else run
     if isinstance(given, Records):
-        raise ValueError(f"{run} has no config.toml, which says what its experiment is")
+        raise ValueError(f"{run} has no config.toml, so its experiment is unknown")
     made = config_of(given, overrides, trust_code)
     words = [str(given) if isinstance(given, str | Path) else "EXPERIMENT.toml"]
     words += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
@@ -209,7 +209,7 @@ def _named(rules: str | Sequence[str]) -> list[str]:
 
 
 def _follow(bar: Any, name: str, steps: Iterable[comparing.Played], total: int) -> None:
-    """Show how far runs are; those that were finished before count as soon as there is one after them."""
+    """Show how far runs have got; runs that were already finished count once a later one starts."""
     task = bar.add_task(shown(name), total=total)
     for step in steps:
         words = _progress_words(f"{step.rule} seed {step.seed}", step.line)
@@ -231,45 +231,45 @@ def _axes(over: str | Sequence[str] | Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def report(runs: Any, out: str | Path | None = None) -> Path:
-    """Write one HTML file about runs that opens offline in any browser, and give its path.
+    """Write a report on runs, one HTML file that opens offline in any browser, and return its path.
 
-    `runs` is what `run`, `compare` or `load` gave, or a folder; or several of them. Without `out` the file is
-    report.html in the folder, or here if there are several.
+    `runs` is a result of `run`, `compare` or `load`, or a folder, or a list of these. Without `out`, the file is
+    report.html in the folder, or in the current folder if there are several.
     """
     several = [runs] if isinstance(runs, str | Path | Records | Comparison | Fitted) else list(runs)
     return reports.write(map(_folder, several), out)
 
 
 def load(path: str | Path | None, overrides: Iterable[str] | Mapping[str, Any] = (), trust_code: bool = False) -> Any:
-    """What is at a path: of a run folder its `Records`, of a folder of runs a `Comparison`, of a file a `Config`.
+    """Load a path: a run folder as `Records`, a folder of runs as a `Comparison`, an experiment file as a `Config`.
 
-    None is the experiment with all defaults. Overrides and `trust_code` are for experiments: see `run`.
+    None means the experiment with all defaults. Overrides and `trust_code` are for experiments; see `run`.
 
     >>> load(None, ["rounds=5"]).rounds
     5
     """
     if path is not None and not Path(path).exists():
-        raise ValueError(f"no run folder and no experiment file {path}")
+        raise ValueError(f"path must be a run folder or an experiment file; there is no {path}")
     if path is None or not Path(path).is_dir():
         return load_config(path, overrides, trust_code)
     if overrides:
-        raise ValueError(f"overrides change an experiment, and {path} is a folder of runs; got {overrides!r}")
+        raise ValueError(f"overrides change an experiment, but {path} is a folder of runs; got {overrides!r}")
     return Records(path) if (Path(path) / "config.toml").exists() else Comparison.of(path)
 
 
 def _progress_words(name: str, line: Mapping[str, Any]) -> str:
-    """How far a run is, and how good, for the bar."""
+    """How far a run has got, and its score, for the progress bar."""
     tests = line.get("mixed", {})
     scores = [f"{test} {metric_in(tests[test]).text(tests[test]['mean'])}" for test in TESTS if test in tests]
     return " ".join([shown(name), "round", str(line["round"]), *scores])
 
 
 def _name(given: Given, made: Config) -> str:
-    """What an experiment is called: as its file, or by its hash."""
+    """The name of an experiment: its file's name, or its hash."""
     return Path(given).stem if isinstance(given, str | Path) else f"experiment-{made.hash()[:8]}"
 
 
 def _folder(runs: Any) -> Path:
     if isinstance(runs, Fitted):
-        raise ValueError("a report is written of a folder: give what fitted.save(folder) gives")
+        raise ValueError("a report needs a folder: pass the result of fitted.save(folder)")
     return runs.folder if isinstance(runs, Records | Comparison) else Path(runs)

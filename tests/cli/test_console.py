@@ -49,5 +49,5 @@ def test_a_file_that_found_no_room_is_named(tmp_path, capsys):
 def test_a_dashboard_of_a_folder_that_is_not_there_is_refused(tmp_path):
     done = call("dashboard", "nope", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: there is no folder nope: check the name, or begin a run with fedfilt run")
+    assert done.stderr.startswith("error: there is no folder nope: check the name, or start a run with fedfilt run")
     assert "there is no folder runs: name the folder of your runs" in call("dashboard", cwd=tmp_path).stderr

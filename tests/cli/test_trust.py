@@ -290,7 +290,7 @@ def test_a_report_says_what_running_it_again_takes(mine):
     assert call("run", mine, "--out", "r", "--trust-code").returncode == 0
     text = report_page([Records("r")])
     assert "fedfilt run r/config.toml --out NEW_FOLDER --trust-code" in text
-    assert "It runs code from outside fedfilt, rule_of_mine:Half: only if you trust that." in text
+    assert "This runs code from outside fedfilt, rule_of_mine:Half; do so only if you trust it." in text
     finish(Path("plain"), rounds=1)
     assert "--trust-code" not in report_page([Records("plain")])
 

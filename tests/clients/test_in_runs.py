@@ -203,7 +203,7 @@ def test_nothing_is_remembered_of_a_rule_from_another_run():
     ],
 )
 def test_a_rule_that_remembers_does_not_go_with_what_needs_a_linear_one(changes):
-    with pytest.raises(ValueError, match="remembers, which does not go together with"):
+    with pytest.raises(ValueError, match="has memory, which cannot be combined with"):
         Run(from_table({**SMALL, "aggregator": "fedadam", **changes}))
 
 
@@ -331,7 +331,7 @@ def test_a_graph_is_learned_from_models_alone(tmp_path):
 def test_the_dashboard_says_what_shares_are_of(tmp_path):
     """A client that decides with a model of its own is given a row, and that is what the shares are of."""
     finish(tmp_path, rounds=1, client="ditto", aggregator="fedavg")
-    assert "row that it was given is made of (the client ditto decides" in str(neighbours(Records(tmp_path), 0, None))
+    assert "row it received is made of (the client ditto decides" in str(neighbours(Records(tmp_path), 0, None))
     path = tmp_path / "config.toml"
     for name, words in (("plain", "its new model is made of"), ("mine:Client", "mine:Client may decide with another")):
         path.write_text(path.read_text().replace('"ditto"', f'"{name}"').replace('"plain"', f'"{name}"'))
@@ -368,7 +368,7 @@ def test_a_simulation_over_flower_that_was_interrupted_has_the_same_bits(tmp_pat
         if line["round"] == 3:
             break
     if client == "ditto":
-        with pytest.raises(ValueError, match=r"on the devices; go on with engine\.name = 'flower'"):
+        with pytest.raises(ValueError, match=r"on the devices; continue with engine\.name = 'flower'"):
             list(
                 play_in_folder(
                     Run(replace(config, engine=replace(config.engine, name="local"))), tmp_path / "parts", True
@@ -405,7 +405,7 @@ def test_the_rule_scaffold_needs_its_client():
         ({"client": {"name": "finetune", "layers": ["norms"]}}, "unknown layer 'norms'"),
         (
             {"aggregator": "attention", "privacy": {"least_others": 2}},
-            "Attention weighs updates by what they say, which",
+            "Attention weighs updates by their content, which",
         ),
         ({"client": "fedbn"}, "fedbn needs a model with normalisation layers"),
         (

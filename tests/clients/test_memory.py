@@ -80,7 +80,7 @@ def test_a_server_optimiser_follows_a_rule_without_memory(inner):
 
 @pytest.mark.parametrize("options", [{"guard": Guard(robust="filter")}, {"privacy": Privacy(clip=1.0)}])
 def test_fit_refuses_what_needs_a_linear_rule_before_training(options):
-    with pytest.raises(ValueError, match="the rule FedAdam remembers, which does not go together with"):
+    with pytest.raises(ValueError, match="the rule FedAdam has memory, which cannot be combined with"):
         fitted(FedAdam(), **options)
 
 
@@ -91,5 +91,5 @@ def test_fit_refuses_a_class_for_a_rule():
 
 def test_a_first_model_from_neighbours_needs_a_rule_that_can_give_one_before_training():
     mine, events = rule(lambda models, before: pytest.fail("trained")), [Event(round=2, leave=(1,))]
-    with pytest.raises(ValueError, match="rule Odd remembers: it needs a method interpolating"):
+    with pytest.raises(ValueError, match="rule Odd has memory: it needs a method interpolating"):
         fitted(mine, events=[*events, Event(round=3, join=(1,))])

@@ -80,5 +80,5 @@ def test_an_option_that_is_named_twice_is_refused(rule):
 
 
 def test_a_name_is_one_folder():
-    with pytest.raises(ValueError, match="no / in them"):
+    with pytest.raises(ValueError, match="must not contain /"):
         rules("fedavg,mine:Method:path=../../x")

@@ -827,11 +827,11 @@ def test_a_split_is_all_or_nothing(tmp_path, monkeypatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     done = call("data", "split", room, "--out", tmp_path / "full")
-    assert (done.returncode, done.stderr.count("new or an empty folder")) == (1, 1)
+    assert (done.returncode, done.stderr.count("new or empty folder")) == (1, 1)
     done = call("data", "split", room, "--out", tmp_path / "homes", "--recordings")
     assert "--recordings needs a data set of recordings" in done.stderr
     done = call("data", "split", room, "data=own", "data.shape=[2]", "data.labels=['a']", "--out", tmp_path / "homes")
-    assert "on its devices already" in done.stderr
+    assert "already on its devices" in done.stderr
 
     def full(*arguments):
         raise OSError("no space left")

@@ -200,7 +200,7 @@ def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monk
         for stranger in ("192.168.1.7", "8.8.8.8", "::ffff:10.0.0.9", "nonsense"):
             reply = post(path, stranger)
             assert reply.status_code == 403, (path, stranger)
-            assert "only the machine of the SuperLink" in reply.text
+            assert "only the SuperLink's own machine" in reply.text
     for path, friend in (("/v1/control/list-runs", "127.0.0.1"), ("/v1/control/list-runs", "10.0.0.1")):
         assert post(path, friend).status_code != 403
     fleet = "/v1/fleet/pull-messages"

@@ -250,7 +250,7 @@ def test_the_command(comparison, tmp_path):
     for words, said in {
         (where, "--csv"): f"{where / 'metrics.csv'} is there already; --force replaces it",
         (where,): "say which format: --c, --csv, --latex, --mlflow, --onnx, --parquet, --tensorboard",
-        (where, "--csv", "--latex", "--out", "x"): "--out is for one format, got --csv, --latex",
+        (where, "--csv", "--latex", "--out", "x"): "--out takes one format, got --csv, --latex",
         (tmp_path / "nothing", "--csv"): f"no run folder {tmp_path / 'nothing'}",
         (tmp_path, "--csv"): f"nothing to export: {tmp_path} holds no run yet",
         (where, "--csv", "--out", tmp_path): f"{tmp_path} is a folder",

@@ -72,7 +72,7 @@ def test_a_device_without_its_group_key_does_not_start(tmp_path):
 def test_a_new_device_needs_the_group_key_of_another(tmp_path):
     building = written(tmp_path, experiment=hidden(tmp_path / "homes"))
     words = "deploy", "add", "lamp", "--links", "device-000", "--building", building
-    assert "take the file group.key from the folder of another device" in " ".join(call(*words).stderr.split())
+    assert "copy the file group.key from another device's folder" in " ".join(call(*words).stderr.split())
     assert not (building / "devices" / "lamp").exists()
     key = building / "devices" / "device-001" / "group.key"
     for more in (words, ("deploy", "replace", "device-002", "--building", building)):

@@ -65,7 +65,7 @@ def test_supernodes_with_own_data_give_the_same_bits(tmp_path, kept):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--no-authentication", "--address", "192.168.1.10:9092"], "without authentication anybody who reaches"),
+        (["--no-authentication", "--address", "192.168.1.10:9092"], "without authentication, anybody who can reach"),
         (["--address", "nowhere"], "address must be HOST:PORT"),
         (["--address", "127.0.0.1:99999"], "address must be HOST:PORT"),
         (["partition.per_device=11"], "per_device must be at most"),
@@ -94,7 +94,7 @@ def test_a_deployment_folder_has_keys_only_their_owner_can_read_and_says_no_to_t
     before = sorted(building.rglob("*"))
     done = call("deploy", "write", tmp_path / "experiment.toml", "--out", building)
     assert done.returncode == 1
-    assert "is there already" in " ".join(done.stderr.split())
+    assert "exists already" in " ".join(done.stderr.split())
     assert sorted(building.rglob("*")) == before
 
 
@@ -105,7 +105,7 @@ def test_a_server_without_authentication_does_not_start_on_a_network(tmp_path):
     before = sorted(building.rglob("*"))
     done = call("deploy", "server", building / "server")
     assert done.returncode == 1
-    assert "without authentication anybody who reaches 0.0.0.0" in " ".join(done.stderr.split())
+    assert "without authentication, anybody who can reach 0.0.0.0" in " ".join(done.stderr.split())
     assert sorted(building.rglob("*")) == before
 
 

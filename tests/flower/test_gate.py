@@ -110,7 +110,7 @@ def test_the_longest_idle_makes_room_and_whoever_is_worked_for_does_not(caplog):
         for one in (first, second):
             assert one.recv(1000).startswith(b"HTTP/1.1 200")
         assert b"200" in asking().recv(1000)  # in place of one that was served
-    assert "2 connections, 2 of them from 127.0.0.1: idle ones are closed" in caplog.text
+    assert "2 connections, 2 of them from 127.0.0.1: closing idle ones" in caplog.text
 
 
 def test_all_together_are_bounded_and_the_address_with_most_makes_room():

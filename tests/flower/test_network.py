@@ -124,6 +124,6 @@ def test_idle_connections_shut_nobody_out(tmp_path, kept, capsys):
     Devices(building, kept).start_all()
     until(lambda: len(metrics(building)) == 2, "the rounds are played")
     log = (building / "server" / "superlink.log").read_text()
-    assert "idle ones are closed" in log
+    assert "closing idle ones" in log
     assert "Traceback" not in log
     assert "never retrieved" not in log

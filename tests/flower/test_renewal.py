@@ -90,12 +90,12 @@ def test_what_ends_soon_is_renewed_where_the_key_of_the_authority_is(building, c
 def test_commands_renew_by_hand_and_say_what_to_carry_where(building, monkeypatch):
     before = serials(building)
     done = call("deploy", "renew", "--building", building)
-    assert done.stdout.splitlines() == [f"{whose} has a new certificate, which is taken up by itself" for whose in HERE]
+    assert done.stdout.splitlines() == [f"{whose} has a new certificate and loads it by itself" for whose in HERE]
     assert call("home", "update", building).stdout == "nothing has changed\n"
     monkeypatch.setattr(certificates, "DAYS", 40)
     renew_device(building, "device-001")
     told = call("deploy", "status", "--building", building).stdout
-    assert re.findall(r"the certificate of (\S+) ends in (\d+) days", told) == [("device-001", "39")]
+    assert re.findall(r"the certificate of (\S+) expires in (\d+) days", told) == [("device-001", "39")]
     monkeypatch.undo()
     told = " ".join(call("home", "update", building).stdout.split())
     folder = building / "devices" / "device-001" / "mqtt"
@@ -145,7 +145,7 @@ def test_root_does_not_write_to_the_folder_of_another_user(building, words):
     os.chown(building / "server", pwd.getpwnam("nobody").pw_uid, -1)
     done = call(*words, building)
     assert done.returncode == 1
-    assert "belongs to nobody: do this as that user, with sudo -u nobody" in " ".join(done.stderr.split())
+    assert "belongs to nobody: run this as that user, with sudo -u nobody" in " ".join(done.stderr.split())
     assert serials(building) == before
 
 

@@ -170,7 +170,7 @@ def test_a_device_gets_the_code_of_the_experiment_but_never_in_place_of_its_owne
     (tmp_path / "homes" / "device-001" / "theirs.py").write_text("class Reader: ...")
     (tmp_path / "other.toml").write_text(experiment)
     done = call("deploy", "write", "other.toml", "client=theirs:Halfway", "--out", "second")
-    assert "device-001/theirs.py has the name of another module" in done.stderr
+    assert "device-001/theirs.py has the same name as a module" in done.stderr
     assert not (tmp_path / "second").exists()
 
 
@@ -398,8 +398,8 @@ def intruders(building, folder, devices):
     found = {
         "wrong-authority": "CERTIFICATE_VERIFY_FAILED",
         "unregistered-key": "does not know this key",
-        "copied-key": "still counts an earlier process as online",
-        "plaintext": "the next attempt is in",  # closed or reset, as it happens
+        "copied-key": "counts an earlier process as online",
+        "plaintext": "trying again in",  # closed or reset, as it happens
         "false-name": "is connected to",  # but it is never sent a message
     }
     for name in found:
@@ -424,7 +424,7 @@ def test_a_clock_that_is_ahead_is_named(tmp_path, kept):
     building, _ = deployed(tmp_path, kept)
     log = tmp_path / "device.log"
     kept.start([sys.executable, "-c", SKEWED, building / "devices" / "device-000"], log)
-    words = re.compile(r"the clock of this device is (59|60|61) s ahead of the edge server's: set it right")
+    words = re.compile(r"the clock of this device is (59|60|61) s ahead of the edge server's: please set it")
     until(lambda: words.search(log.read_text()), "the device says what is wrong")
 
 
@@ -505,7 +505,7 @@ def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
     change("replace", "device-001")
     devices.start("device-001")
     devices.says("device-001", "is connected to")
-    refused = "still counts an earlier process" in devices.logs["device-001"].read_text()
+    refused = "counts an earlier process" in devices.logs["device-001"].read_text()
     assert not refused, "the new key need not wait for the old one to be missed"
     devices.start("lost", lost)
     devices.says("lost", "does not know this key")
@@ -531,14 +531,17 @@ def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["add", "device-001", "--links", "device-000"], "takes part already; to give it a new key"),
-        (["add", "lamp", "--links", "door"], "--links must name devices that take part, got 'door'"),
+        (["add", "device-001", "--links", "device-000"], "already takes part; to give it a new key"),
+        (
+            ["add", "lamp", "--links", "door"],
+            "--links must name devices that take part (device-000, device-001), got 'door'",
+        ),
         (["add", "lamp", "--room", "attic"], "room must be one of room-0, or a number like 0, got 'attic'"),
-        (["add", "lamp", "--room", "7"], "no device is in room 7: say with --links"),
+        (["add", "lamp", "--room", "7"], "no device is in room 7: name the devices to link it to with --links"),
         (["add", "lamp"], "needs --links, or a --room"),
         (["add", "../lamp", "--links", "device-000"], "name must be up to 40 letters"),
-        (["remove", "lamp"], "no device lamp takes part; there are device-000, device-001"),
-        (["replace", "lamp"], "no device lamp takes part"),
+        (["remove", "lamp"], "name must be a device that takes part (device-000, device-001), got lamp"),
+        (["replace", "lamp"], "name must be a device that takes part"),
     ],
 )
 def test_changes_that_cannot_be_are_refused_and_nothing_is_written(tmp_path, words, message):
@@ -553,7 +556,7 @@ def test_changes_that_cannot_be_are_refused_and_nothing_is_written(tmp_path, wor
 def test_a_deployment_that_deals_samples_does_not_grow(tmp_path):
     building = written(tmp_path)
     done = call("deploy", "add", "lamp", "--links", "device-000", "--building", building)
-    assert "only with own data can it grow" in " ".join(done.stderr.split())
+    assert "only one with own data can grow" in " ".join(done.stderr.split())
 
 
 def test_a_device_can_be_added_removed_and_added_again_before_the_server_starts(tmp_path):
@@ -563,7 +566,7 @@ def test_a_device_can_be_added_removed_and_added_again_before_the_server_starts(
         assert done.returncode == 0, done.stderr
     assert list(status(building)) == [*(f"device-{n:03d}" for n in range(4)), "lamp"]
     table = call("deploy", "status", "--building", building).stdout
-    assert "the edge server does not run" in table
+    assert "the edge server is not running" in table
     assert "lamp" in table
 
 

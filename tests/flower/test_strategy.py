@@ -256,7 +256,7 @@ def test_strategy_refuses_settings_that_make_no_sense():
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             GFedFilt(graph, **options)
-    with running_grid(_learner, 3) as grid, pytest.raises(ValueError, match="plans must give one plan per device"):
+    with running_grid(_learner, 3) as grid, pytest.raises(ValueError, match="plans must return one plan for each"):
         GFedFilt(graph, plans=lambda round: [Plan()]).start(grid, START, num_rounds=1)
 
 

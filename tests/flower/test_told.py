@@ -26,15 +26,15 @@ SOURCE = '[source]\nname = "replay"\nfile = "now.csv"\nagain = true\n'
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (5, "[clock] must say speed and origin, got 5"),
-        ({"speed": 500.0}, "[clock] must say speed and origin"),
+        (5, "[clock] must have the keys speed and origin, got 5"),
+        ({"speed": 500.0}, "[clock] must have the keys speed and origin"),
         ({"speed": 500.0, "origin": 1.7e9, "start": 1}, "unknown key of [clock] 'start'"),
         ({"speed": 0, "origin": 1.7e9}, "clock.speed must be a finite number > 0"),
         ({"speed": "fast", "origin": 1.7e9}, "clock.speed must be a finite number > 0"),
         ({"speed": 1e9, "origin": 1.7e9}, "<= 10000, got 1000000000.0"),
         ({"speed": 500.0, "origin": "today"}, "clock.origin must be a finite number"),
-        ({"speed": 500.0, "origin": 0}, "clock.origin must be when the rehearsal begins"),
-        ({"speed": 500.0, "origin": 1e10}, "clock.origin must be when the rehearsal begins"),
+        ({"speed": 500.0, "origin": 0}, "clock.origin must be the time at which the rehearsal starts"),
+        ({"speed": 500.0, "origin": 1e10}, "clock.origin must be the time at which the rehearsal starts"),
     ],
 )
 def test_a_clock_that_cannot_be_is_refused(given, said):

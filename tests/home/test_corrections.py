@@ -197,7 +197,7 @@ def test_the_command_to_forget(tmp_path):
     assert call("device", "forget", tmp_path).stdout.startswith("0 corrected windows are gone")
     done = call("device", "forget", tmp_path, "--since", "noon")
     assert done.returncode == 1
-    assert "since must be such as 2d" in done.stderr
+    assert "since must be a time such as 2d" in done.stderr
     done = call("device", "forget", tmp_path / "nowhere")
     assert done.returncode == 1
     assert "there is no folder" in done.stderr

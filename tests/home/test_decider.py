@@ -133,7 +133,7 @@ def test_the_newest_model_counts_and_a_bad_one_does_not(tmp_path, caplog):
     assert home.decider.decide(window) is None
     assert home.statuses == [Status(True, "hall", 0)]
     assert [record.getMessage() for record in caplog.records] == [
-        f"watch has no model that it can use: {path}: No such file or directory: {path}"
+        f"watch cannot use its model: {path}: No such file or directory: {path}"
     ]
     keep(tmp_path, round=1)
     first = home.decider.decide(window)
@@ -157,7 +157,7 @@ def test_the_newest_model_counts_and_a_bad_one_does_not(tmp_path, caplog):
         for _ in range(3):
             np.testing.assert_array_equal(home.decider.decide(window), second)
         assert len(caplog.records) == 1, "it is said once"
-        assert "it goes on with that of round 2" in caplog.text
+        assert "it continues with that of round 2" in caplog.text
     assert len(home.statuses) == 3
 
 
@@ -198,7 +198,7 @@ def test_a_correction_keeps_the_windows_of_that_time(tmp_path, caplog):
     assert set(kept.y) == {"rest"}
     assert not caplog.records
     home.correct("rest", 5.0, 6.0)
-    assert "has no windows of the time that is said to be rest" in caplog.text
+    assert "has no windows from the time corrected to rest" in caplog.text
 
 
 def test_windows_that_are_cut_after_the_correction_are_kept_too(tmp_path, caplog):
@@ -209,7 +209,7 @@ def test_windows_that_are_cut_after_the_correction_are_kept_too(tmp_path, caplog
         home.decider.decide(window)
     home.correct("rest", 1e6 + 1.5, 1e6 + 7)  # windows 2 and 3, and two more that are still to come
     home.correct("cook", 1e6 + 4.5, 1e6 + 12)  # 3 and 4 lie across its begin; 5 to 10 are inside
-    assert "has no windows of the time that is said to be cook" in caplog.text
+    assert "has no windows from the time corrected to cook" in caplog.text
     for window in windows[4:]:
         home.decider.decide(window)
     kept = home.decider.corrections.read()
@@ -254,7 +254,7 @@ def test_corrections_that_are_refused(tmp_path, caplog):
     assert len(done) == 21, "and others can follow"
     assert not list((tmp_path / "data").iterdir())
     assert len(caplog.records) == 1
-    assert "a correction is refused: label must be one of walk, rest, cook" in caplog.text
+    assert "a correction was refused: label must be one of walk, rest, cook" in caplog.text
 
 
 def test_a_full_disk_is_one_line(tmp_path, caplog, monkeypatch):
@@ -272,7 +272,7 @@ def test_a_full_disk_is_one_line(tmp_path, caplog, monkeypatch):
         home.correct("rest", 0, 2e6)
     assert not kept
     assert [record.getMessage() for record in caplog.records] == [
-        "watch: the disk cannot be written: No space left on device"
+        "watch: cannot write to disk: No space left on device"
     ]
     monkeypatch.undo()
     home.correct("rest", 0, 2e6)  # it is said until it is kept
@@ -445,8 +445,8 @@ def test_a_source_that_fails_is_tried_again(tmp_path, caplog, monkeypatch):
     living.join(SLOW)
     assert not living.is_alive()
     assert [record.getMessage() for record in caplog.records] == [
-        "watch: its source fails: the wire is loose; the next attempt is in 0.01 s",
-        "watch: its source fails: the wire is loose; the next attempt is in 0.02 s",
+        "watch: the source failed: the wire is loose; trying again in 0.01 s",
+        "watch: the source failed: the wire is loose; trying again in 0.02 s",
     ]
 
 

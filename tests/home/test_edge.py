@@ -197,7 +197,7 @@ def test_what_waits_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
     home = Home(tmp_path)
     home.online(*DEVICES)
     assert not home.corrections()
-    assert "cannot be read, and is not used" in caplog.text
+    assert "which is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_flood_crowds_nobody_out():
     assert home.room("bath").activity == "rest"
     assert home.room("kitchen").activity == "walk"
     assert set(home.corrections()) == set(DEVICES)
-    assert home.edge.dropped == {"followed by a newer one": 19_999, "too many labels at once": 101}
+    assert home.edge.dropped == {"replaced by a newer one": 19_999, "too many labels at once": 101}
 
 
 def test_files_for_those_who_look(tmp_path, monkeypatch):
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full_is_one_line_in_the_log(tmp_path, caplog):
         home.clock.time += 100
         home.says("watch", 0.0, 1.0, 0.0)
     assert home.room("kitchen").activity == "walk"
-    assert caplog.text.count("is not written") == 1
+    assert caplog.text.count("cannot write what happens") == 1
 
 
 def test_home_assistant_is_told_what_there_is_again_and_what_is_gone():

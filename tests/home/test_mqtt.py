@@ -56,7 +56,7 @@ def test_home_write_makes_everything_or_nothing(building):
     before = contents(building)
     again = call("home", "write", building, "--home", "other")
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     for words, said in (
         (("--home", "a/b"), "a home must be"),
         (("--room", "device-000=x/y"), "a room must be"),
@@ -115,7 +115,7 @@ def test_nobody_enters_without_a_certificate_or_takes_anothers_place(broker, bui
     stranger = Mqtt(where.host, where.port, "device-000", keys=Keys.of(tmp_path / "stranger"))
     assert not plain.wait(1.5)
     assert not stranger.wait(1.5)
-    assert caplog.text.count("hangs up before it lets us in") == 2
+    assert caplog.text.count("hangs up before letting us in") == 2
     for bus in (plain, stranger):
         bus.close()
     # A client identifier of one's choice does not end another's session: the certificate says who it is
@@ -194,14 +194,14 @@ def test_a_broker_that_is_killed_and_comes_back(broker, caplog, monkeypatch):
     next(gone)
     at_edge.wait(TOPICS.decision("device-000"), b"%d" % (MOST_WAITING + 10))
     at_edge.wait(TOPICS.decision("device-000"), b"unacknowledged")
-    assert watch.dropped == {"too many waited for the broker": 10}
+    assert watch.dropped == {"too many were waiting for the broker": 10}
     gone = away(edge, at_watch)
     next(gone)
     edge.publish(TOPICS.correction("device-000"), b"old", expires=0.01)
     edge.publish(TOPICS.correction("device-000"), b"kept", expires=600)
     next(gone)
     at_watch.wait(TOPICS.correction("device-000"), b"kept")
-    assert edge.dropped == {"expired before the broker was there": 1}
+    assert edge.dropped == {"expired before the broker was back": 1}
     assert (TOPICS.correction("device-000"), b"old") not in at_watch
     person = broker.client("server/mqtt", "people", "people")
     seen = Heard(person, TOPICS.edge)
@@ -296,7 +296,7 @@ def test_the_command_runs_a_home(broker, building, kept, tmp_path):
         (("kitchen", "flying"), "unknown label 'flying'"),
         (("kitchen", "sleeping", "--last", "soon"), "--last must be a time"),
         (("a/b", "sleeping"), "unknown room"),
-        (("attic", "sleeping"), "no device was in 'attic' then; there are bath, kitchen"),
+        (("attic", "sleeping"), "no device was in 'attic' at that time; the rooms are bath, kitchen"),
         (("kitchen", "sleeping", "--ago", "2d"), "--ago must be a time of at most 86400 s"),
     ):
         done = call("home", "label", *words, "--folder", building / "server")
@@ -330,11 +330,11 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     wrong = call("home", "update", building, "--room", "lamp=a/b")
     assert (wrong.returncode, "a room must be" in wrong.stderr, contents(building)) == (1, True, before)
     done = call("home", "update", building, "--room", "lamp=bath", "--room", "device-001=attic")
-    said = ["lamp may speak in bath", "device-001 is in attic now", "device-003 may speak no more"]
+    said = ["lamp takes part in bath", "device-001 is now in attic", "device-003 is no longer admitted"]
     assert done.stdout.splitlines() == said, done.stderr
     assert tomllib.loads((building / "devices" / "device-001" / "home.toml").read_text())["room"] == "attic"
     assert tomllib.loads(listed.read_text())["moving"] == ["device-002"]
-    until(lambda: "4 devices may speak now" in (tmp_path / "home.log").read_text(), "the edge server's word")
+    until(lambda: "4 devices may publish now" in (tmp_path / "home.log").read_text(), "the edge server's word")
     lamp = broker.device("lamp")
     gone = Mqtt(broker.where.host, broker.where.port, "x", keys=Keys.of(building / "devices" / "device-003" / "mqtt"))
     lamp.publish(TOPICS.decision("lamp"), written(Decision(time.time(), 3, (0.7, 0.3, 0.0))))
@@ -344,7 +344,7 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
     assert not gone.wait(2)
     shutil.move(building / "devices" / "device-001", tmp_path / "elsewhere")
     done = call("home", "update", building, "--room", "device-001=kitchen")
-    assert "device-001 is in kitchen now; its folder is not here: change its home.toml too" in done.stdout, done.stderr
+    assert "device-001 is now in kitchen; its folder is not here: change its home.toml too" in done.stdout, done.stderr
     right = listed.read_text()
 
     def logged(line):
@@ -352,7 +352,7 @@ def test_a_home_grows_and_shrinks_with_its_deployment_while_it_runs(tmp_path, ke
 
     for old, new, line in (
         ('device-000 = "kitchen"', 'device-000 = "a+b"', "a room must be up to 40 letters"),
-        ('moving = [\n    "device-002"', 'moving = [\n    "nobody"', "moving must name devices that are listed"),
+        ('moving = [\n    "device-002"', 'moving = [\n    "nobody"', "moving must name listed devices"),
         ("[devices]", "[gadgets]", "must list the devices with their rooms"),
     ):
         assert old in right
@@ -398,10 +398,10 @@ def test_sensors_send_and_only_the_devices_that_may_read_them_hear(tmp_path, kep
     broker = Broker(building, kept)
     before = contents(building)
     for words, wanted in (
-        (("--sensor", "device-000=z/#"), "no sensor may be called 'device-000'"),
-        (("--sensor", "bridge=fedfilt/villa/#"), "not begin with fedfilt"),
-        (("--sensor", "bridge=#"), "not begin with"),
-        (("--sensor", "bridge=a b"), "must have no spaces"),
+        (("--sensor", "device-000=z/#"), "a sensor must not be called 'device-000'"),
+        (("--sensor", "bridge=fedfilt/villa/#"), "or begin with fedfilt"),
+        (("--sensor", "bridge=#"), "or begin with"),
+        (("--sensor", "bridge=a b"), "must not contain spaces"),
         (("--reads", "nobody=z/hall"), "got 'nobody'"),
         (("--reads", "device-000"), "--reads must be NAME=VALUE"),
     ):
@@ -409,7 +409,7 @@ def test_sensors_send_and_only_the_devices_that_may_read_them_hear(tmp_path, kep
         assert (wrong.returncode, wanted in wrong.stderr, contents(building) == before) == (1, True, True), wrong.stderr
     reads = "--reads", "device-000=z/hall", "--reads", "device-000=statestream/stove/state"
     done = call("home", "update", building, "--sensor", "bridge=z/#", *reads)
-    said = ["bridge may send on z/#", "device-000 may read z/hall, statestream/stove/state"]
+    said = ["bridge may publish on z/#", "device-000 may read z/hall, statestream/stove/state"]
     assert done.stdout.splitlines() == said, done.stderr
     bridge, assistant = broker.client("sensors/bridge", "bridge"), broker.client("assistant", "homeassistant")
     watch, other = broker.device("device-000"), broker.device("device-002")

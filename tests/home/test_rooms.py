@@ -281,7 +281,7 @@ def test_labels_and_settings_are_checked():
         ({"watch": 5}, {}, "a room must be"),
         ({"a/b": "hall"}, {}, "a device must be"),
         ({"watch": "hall"}, {"rooms": ["living room"]}, "a room must be"),
-        ({"watch": "hall"}, {"moving": ["phone"]}, "moving must name devices that are listed, got 'phone'"),
+        ({"watch": "hall"}, {"moving": ["phone"]}, "moving must name listed devices .watch., got 'phone'"),
     ):
         with pytest.raises(ValueError, match=said):
             Household(LABELS, devices, **options)

@@ -161,7 +161,9 @@ class Squares:
     ],
 )
 def test_rules_that_a_blind_server_cannot_apply_are_refused(rule, why):
-    with pytest.raises(ValueError, match=f"privacy.blind = true: the aggregator {type(rule).__name__} .* {why}"):
+    with pytest.raises(
+        ValueError, match=f"privacy.blind = true does not allow the aggregator {type(rule).__name__} .* {why}"
+    ):
         check_rule(rule, Graph.from_rooms(["hall"] * 4))
 
 
@@ -174,12 +176,12 @@ def test_the_papers_equation_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"aggregator": {"name": "gfedfilt", "signal": "updates"}}, "the aggregator GFedFilt does not do for it"),
+        ({"aggregator": {"name": "gfedfilt", "signal": "updates"}}, "does not allow the aggregator GFedFilt"),
         ({"scheduler": {"name": "everything", "density": 0.04}}, "needs a density of at least 1/20, got 0.04"),
         ({"sparsifier": {"name": "top_k", "half": True}}, "sparsifier must be top_k, with half = false"),
         ({"evaluation": {"trained": True}}, "evaluation.trained must be false"),
         (OWN | {"graph": {"name": "homes", "rooms": 2, "devices": 4, "between": "updates"}}, "cannot learn a graph"),
-        ({"events": [{"round": 2, "join": 1}]}, 'a device must join with start = "own"'),
+        ({"events": [{"round": 2, "join": 1}]}, 'devices must join with start = "own"'),
         (OWN | {"graph": {"name": "empty", "rooms": 100, "devices": 600}}, "at most 512 devices"),
     ],
 )

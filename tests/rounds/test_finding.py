@@ -138,8 +138,8 @@ def test_a_graph_is_found_around_the_devices_of_another():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"events": [{"round": 2, "offline": 3}]}, "graph.every = 2 does not go together with events"),
-        ({"privacy": {"clip": 1.0}}, r"graph.every = 2 does not go together with \[privacy\]"),
+        ({"events": [{"round": 2, "offline": 3}]}, "graph.every = 2 cannot be combined with events"),
+        ({"privacy": {"clip": 1.0}}, r"graph.every = 2 cannot be combined with \[privacy\]"),
         ({"privacy": {"blind": True}}, "cannot learn a graph"),
     ],
 )

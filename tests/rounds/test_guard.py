@@ -257,10 +257,11 @@ def test_a_killed_run_recovers_with_the_same_bits(tmp_path, guard, stop):
     assert lines[0] == lines[1]
     words = [dated(event) for event in Records(tmp_path / "part").events]
     if guard == {"clip": 0}:
-        assert any(text.startswith("round 6: device 0 is in quarantine for updates") for text in words)
-        assert any("went back to a good state, without the largest updates of devices [0]" in text for text in words)
+        assert any(text.startswith("round 6: device 0 is quarantined for updates") for text in words)
+        assert any("returned to a good state, without the largest updates of devices [0]" in text for text in words)
     else:
-        assert any(text.startswith("round 5: device 0 sent too large an update, which was clipped:") for text in words)
+        start = "round 5: device 0 sent an update that was too large and was clipped:"
+        assert any(text.startswith(start) for text in words)
 
 
 def test_a_run_in_which_nobody_trains_at_the_end_has_no_result(tmp_path):
@@ -273,7 +274,7 @@ def test_a_run_in_which_nobody_trains_at_the_end_has_no_result(tmp_path):
                 yield reply if reply.update is None or jobs[0].round < 5 else reply._replace(absent="offline")
 
     run = Run(from_table(SMALL))
-    with run.engine() as engine, pytest.raises(ValueError, match=r"no device trained since round 4 \(offline\)"):
+    with run.engine() as engine, pytest.raises(ValueError, match=r"no device has trained since round 4 \(offline\)"):
         list(play_in_folder(run, tmp_path / "run", engine=Gone(engine)))
     assert not (tmp_path / "run" / "result.json").exists()
     list(play_in_folder(Run(from_table(SMALL)), tmp_path / "run", resume=True))  # they are back
@@ -433,5 +434,5 @@ def test_what_travels_seldom_has_no_usual_length():
 def test_words_about_the_guard():
     said = Happening(6, 0, "quarantined", {"times": 12.5, "until": 16})
     assert dated(said) == (
-        "round 6: device 0 is in quarantine for updates that were too large: 12.5 times the median until round 16"
+        "round 6: device 0 is quarantined for updates that were too large: 12.5 times the median until round 16"
     )

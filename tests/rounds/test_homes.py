@@ -223,15 +223,15 @@ def test_vote_against_a_loop(devices, moments, labels, seed):
 def test_bad_votes_are_named():
     good = np.full((2, 3, 2), 0.5)
     cases: list[tuple[Any, str]] = [
-        ((np.zeros((0, 3, 2)),), r"one device and two labels at least, got \(0, 3, 2\)"),
+        ((np.zeros((0, 3, 2)),), r"at least one device and two labels, got \(0, 3, 2\)"),
         ((np.zeros((2, 3)),), "must have shape"),
-        ((-good,), "must be >= 0 and finite"),
-        ((good * np.inf,), "must be >= 0 and finite"),
+        ((-good,), "must be finite and >= 0"),
+        ((good * np.inf,), "must be finite and >= 0"),
         ((good, "medain"), "unknown how 'medain'; did you mean 'mean'"),
         ((good, "weighted"), "needs accuracy"),
         ((good, "weighted", [0.5]), r"accuracy must have shape \(2,\)"),
         ((good, "weighted", [0.5, 1.5]), "accuracy must be from 0 to 1"),
-        ((good, "mean", [0.5, 0.5]), "accuracy means nothing"),
+        ((good, "mean", [0.5, 0.5]), "accuracy has no meaning"),
     ]
     for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -283,10 +283,10 @@ def test_rooms_that_cannot_vote_are_named():
     with pytest.raises(ValueError, match="one entry per device"):
         Rooms(models, trainer, data, np.arange(5))
     models, trainer, data = a_room(moments=False)
-    with pytest.raises(ValueError, match="does not know which samples are of the same moment"):
+    with pytest.raises(ValueError, match="does not know which samples are from the same moment"):
         Rooms(models, trainer, data, np.arange(6) // 3)
     models, trainer, data = a_room(validation=False)
-    with pytest.raises(ValueError, match="needs samples for validation"):
+    with pytest.raises(ValueError, match="needs validation samples"):
         Rooms(models, trainer, data, np.arange(6) // 3).accuracy("weighted")
 
 

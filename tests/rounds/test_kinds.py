@@ -62,7 +62,7 @@ def test_which_columns_are_the_encoders():
     assert Kinds().private(layout)[:encoder].all()
     assert Kinds(mix="alone").private(layout).all()
     assert not Kinds(mix="all").private(layout).any()
-    with pytest.raises(ValueError, match=r"kinds\.encoder must leave a trunk of the model's 3 layers, got 3"):
+    with pytest.raises(ValueError, match=r"kinds\.encoder must leave some of the model's 3 layers as the trunk, got 3"):
         Kinds(encoder=3).private(layout)
     with pytest.raises(ValueError, match=r"unknown kinds\.mix 'trunks'; did you mean 'trunk'"):
         Kinds(mix="trunks")

@@ -200,7 +200,7 @@ def test_devices_with_few_labels_need_no_graph():
     assert found.labels > 0.5
     assert shared.labels > 0.5
     assert "mostly alike by their labels" in " ".join(found.sentences())
-    assert "the label counts that devices share" in " ".join(shared.sentences())
+    assert "the label counts that devices report" in " ".join(shared.sentences())
     assert not found.gains().any()
 
 
@@ -244,7 +244,7 @@ def test_advice_on_a_run_is_kept_in_its_folder(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="is not of 7 devices"):
         Probe.of(sent, 7)
     sent.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="is not what devices sent"):
+    with pytest.raises(ValueError, match="must hold what devices sent"):
         fedfilt.advise(tmp_path / "run")
     for text in ("", "[]", '{"sentences": 1}', "{}"):
         (tmp_path / "run" / FILE).write_text(text)

@@ -112,7 +112,7 @@ def test_the_command(tmp_path):
     path = config_file(tmp_path)
     done = call("audit", path, "--strict")
     assert done.returncode == 0, done.stderr
-    assert "0 of 20 devices read what is another's" in done.stdout
+    assert "0 of 20 devices can read another's update or model" in done.stdout
     assert "the sum of 6" in done.stdout
     pairs = ["graph=homes", "graph.rooms=10", "graph.devices=20"]
     done = call("audit", path, *pairs, "--json", "--strict")
@@ -124,7 +124,7 @@ def test_the_command(tmp_path):
     assert table["by_strength"]["mu=100"] == 20
     words = call("audit", path, *pairs)
     assert words.returncode == 0
-    assert "by their only link: 0, 1," in words.stdout
+    assert "through their only link: 0, 1," in words.stdout
     assert "Adding the links" in words.stdout
     done = call("audit", path, *pairs, "privacy.clip=1", "privacy.noise=2", "--strict")
     assert done.returncode == 0
@@ -136,7 +136,7 @@ def test_the_command(tmp_path):
 
 def test_what_cannot_be_audited_is_said(tmp_path):
     path = config_file(tmp_path, graph={"name": "homes", "rooms": 10, "devices": 20, "between": "updates"})
-    assert "run the experiment, audit its folder" in call("audit", path).stderr
+    assert "run the experiment, then audit its folder" in call("audit", path).stderr
     (tmp_path / "empty").mkdir()
     assert "holds no run" in call("audit", tmp_path / "empty").stderr
     path = config_file(tmp_path)

@@ -357,7 +357,7 @@ def test_what_is_no_graph_and_no_vote_is_named():
     matrix: Any = np.eye(6)
     with pytest.raises(ValueError, match="adjacency must have a zero diagonal"):
         fedfilt.mix(matrix, Tikhonov(1.0), np.ones((6, 2)))
-    with pytest.raises(ValueError, match="as many moments and labels for every device"):
+    with pytest.raises(ValueError, match="the same moments and labels for every device"):
         fedfilt.vote([[[0.5, 0.5]], [[0.5, 0.5], [0.1, 0.9]]])
 
 

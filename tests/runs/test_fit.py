@@ -186,7 +186,7 @@ def test_a_saved_fit_is_a_run_that_report_and_dashboard_open(tmp_path):
     assert make_app(Watch([tmp_path])).server.test_client().get("/_dash-layout").status_code == 200
     with pytest.raises(ValueError, match="holds a run already"):
         fitted.save(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"give what fitted\.save\(folder\) gives"):
+    with pytest.raises(ValueError, match=r"pass the result of fitted\.save\(folder\)"):
         fedfilt.report(fitted)
 
 

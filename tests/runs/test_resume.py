@@ -192,7 +192,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     path = config_file(tmp_path, **changes)
     done = process("run", path, "--out", tmp_path / "run", "--resume", preexec_fn=limit)
     assert done.returncode == 1
-    kept = f"(File too large); {tmp_path / 'run'} is kept up to round 2. When there is room, go on with --resume"
+    kept = (
+        f"(File too large); {tmp_path / 'run'} is saved up to round 2. When there is room again, continue with --resume"
+    )
     assert f"error: no room to write {saved(tmp_path / 'run')} {kept}" in done.stderr
     assert saved(tmp_path / "run").read_bytes() == before
     assert not list((tmp_path / "run").rglob("*.tmp"))
@@ -321,7 +323,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "VERSION", "3")
     checkpoint.save_state(tmp_path / "state", State(3, np.ones((2, 5), np.float32)), "abc")
     monkeypatch.undo()
-    with pytest.raises(checkpoint.BadCheckpoint, match="is of format 3, this version reads 2"):
+    with pytest.raises(checkpoint.BadCheckpoint, match="has format 3; this version reads 2"):
         checkpoint.load_state(tmp_path / "state", ["abc"], State(0, np.zeros((2, 5), np.float32)))
 
 

@@ -103,7 +103,7 @@ def test_a_folder_where_an_experiment_belongs_is_answered_with_what_to_type(tmp_
     said = call("plan", tmp_path / "r").stderr
     assert f"{tmp_path / 'r'} is the folder of a run." in said
     again = f"run {tmp_path / 'r'}/config.toml --out {tmp_path / 'r'} --resume"
-    assert f"To go on with it: fedfilt {again};" in said
+    assert f"To resume it: fedfilt {again};" in said
     assert call(*again.split()).returncode == 0  # what it says works
     assert call("run", tmp_path / "r").returncode == 0  # and so does this
     assert "is a folder; name an experiment file in it, such as small.toml" in call("run", tmp_path).stderr
@@ -115,7 +115,7 @@ def test_a_folder_where_an_experiment_belongs_is_answered_with_what_to_type(tmp_
 def test_what_was_never_begun_is_not_gone_on_with(tmp_path, command):
     done = call(command, config_file(tmp_path), "--out", tmp_path / "typo", "--resume")
     assert done.returncode == 1
-    assert f"there is no folder {tmp_path / 'typo'} to go on from; leave out --resume to begin" in done.stderr
+    assert f"there is no folder {tmp_path / 'typo'} to resume; leave out --resume to start" in done.stderr
     assert not (tmp_path / "typo").exists()
 
 

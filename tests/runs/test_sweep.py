@@ -114,10 +114,10 @@ def test_names_tell_keys_and_values_apart():
     [
         ("training.learning_rat=0.1,0.2", "did you mean 'learning_rate'"),
         ("learning_rate=0.1,0.2", "unknown key in the experiment 'learning_rate'"),
-        ("training.learning_rate=", "over must be a key and its values, such as"),
-        ("training.learning_rate=0.1,,0.2", "over must be a key and its values, such as"),
-        ("training.learning_rate", "over must be a key and its values, such as"),
-        ("=0.1", "over must be a key and its values, such as"),
+        ("training.learning_rate=", "over must be a key with its values, such as"),
+        ("training.learning_rate=0.1,,0.2", "over must be a key with its values, such as"),
+        ("training.learning_rate", "over must be a key with its values, such as"),
+        ("=0.1", "over must be a key with its values, such as"),
         ("training.learning_rate=0.1,.1", "over must give different experiments"),
         ("engine.workers=1,2", "over must give different experiments"),
         ("training.learning_rate=fast", "training.learning_rate must be a number, got 'fast'"),
@@ -171,7 +171,7 @@ def test_the_best_on_validation_is_the_headline(swept):
     for rule, one in zip(("fedavg", "mu=1"), found["chosen"], strict=True):
         assert scores[one] == max(score for name, score in scores.items() if name.split()[0] == rule)
     said = call(*words, "--resume").stdout  # nothing is left to play
-    head, tests = said.split("accuracy at the last round")
+    head, tests = said.split("accuracy in the last round")
     assert all(name in head for name in scores)
     assert "learning_rate=0.001" not in tests  # tests of settings that were not chosen are no headline
     assert json.loads((folder / "c" / "comparison.json").read_text()) == found
@@ -314,9 +314,9 @@ def test_own_data_has_a_share_of_its_own(tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(read_lines(tmp_path / "run")[0]["mixed"]["validation"]["devices"]) == 20
     done = call("run", experiment, "evaluation.validation=0.1", "--out", tmp_path / "other")
-    assert "evaluation.validation must be data.validation_share, 0.25" in " ".join(done.stderr.split())
+    assert "evaluation.validation must equal data.validation_share = 0.25" in " ".join(done.stderr.split())
     done = call("run", experiment, 'data.folders=""', "--out", tmp_path / "other")
-    assert "evaluation.validation needs samples that are here" in " ".join(done.stderr.split())
+    assert "evaluation.validation needs the samples here" in " ".join(done.stderr.split())
 
 
 def test_the_best_may_be_the_lowest():

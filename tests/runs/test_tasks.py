@@ -202,7 +202,7 @@ def test_diabetes(tmp_path):
         'learning_rate = 0.05\n[samples]\ntrain = 15\nlocal_test = 20\nglobal_test = "whole"\n'
     )
     done = call("compare", path, "--rules", "fedavg,local", "--out", tmp_path / "both")
-    assert "RMSE at the last round" in done.stdout
+    assert "RMSE in the last round" in done.stdout
     assert (
         "does best with fedavg, on its own data (RMSE 0." in done.stdout
     )  # patients do not differ by device: sharing helps

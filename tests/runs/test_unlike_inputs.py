@@ -182,7 +182,7 @@ def test_bad_input_is_named(tmp_path):
         encoded_run(encoder={}, model={"name": "mlp"})
     with pytest.raises(ValueError, match=r"encoder\.latent = \[4, 15\] does not fit inputs of shape \(3, 10\)"):
         encoded_run(encoder={"latent": [4, 15]})
-    with pytest.raises(ValueError, match=r'kinds\.mix must be "trunk" or "alone" where kinds have encoders'):
+    with pytest.raises(ValueError, match=r'kinds\.mix must be "trunk" or "alone" if kinds have their own encoders'):
         encoded_run(kinds={"mix": "all"})
     data = encoded_run().data
     without = tuple(rows[:0] if kind == "phone" else rows for kind, rows in zip(data.kinds, data.train, strict=True))

@@ -608,8 +608,8 @@ def test_a_home_is_followed_while_it_lives(living, served, new_page):
     page.on("response", lambda answer: received.append(answer.url))
     page.goto(served(home.folder.parent))
     page.wait_for_url("**/home")  # there is no run
-    says(page, "rooms", "No device has said anything yet")
-    says(page, "corrections", "No correction yet")
+    says(page, "rooms", "No device has reported anything yet")
+    says(page, "corrections", "No corrections yet")
     says(page, "silent", "3 devices are silent")
     hurry(page)
 
@@ -642,7 +642,7 @@ def test_a_home_is_followed_while_it_lives(living, served, new_page):
 
     end()
     aged(home.folder, 100)
-    says(page, "ended", "does not run")
+    says(page, "ended", "is not running")
     hurry(page)
     page.context.set_offline(True)
     says(page, "lost", "does not answer")

@@ -133,7 +133,7 @@ def damages(seeds, tmp_path_factory):
                 (folder / name).write_text(new)
                 run = Records(folder)
                 left_out = name.endswith("l") and len(run.rounds) == 3
-                assert left_out == ("metrics.jsonl is damaged in line 4, which is left out" in run.notes), (path, odd)
+                assert left_out == ("metrics.jsonl is damaged in line 4, which is skipped" in run.notes), (path, odd)
                 if (key := known(run, name)) != whole:
                     found.setdefault((name, key), (name, new))
                 tried += 1
@@ -182,7 +182,7 @@ def test_a_damaged_run_leaves_the_others_alone(seeds, tmp_path):
     del line["mixed"]["local"]["mean"]
     log.write_text("\n".join([*before, json.dumps(line), ""]))
     text = shown(tmp_path / "runs")
-    assert "metrics.jsonl is damaged in line 4, which is left out" in text
+    assert "metrics.jsonl is damaged in line 4, which is skipped" in text
 
 
 def test_a_graph_of_absurd_size_takes_no_memory(seeds, tmp_path):
@@ -262,7 +262,7 @@ def test_who_learns_from_whom_follows_the_events(tmp_path):
     np.testing.assert_allclose(after.sum(axis=1), 1)
     assert sure(run.moment()).graph.adjacency[[5]].indices.tolist() == [2]
     assert sure(run.moment(2)).graph.adjacency[[5]].nnz > 1
-    assert "not there in this round" in str(page.neighbours(run, 0, None))
+    assert "away in this round" in str(page.neighbours(run, 0, None))
     assert "device 0'" not in str(page.neighbours(run, 1, None))
 
 
@@ -311,5 +311,5 @@ def test_the_demo_goes_on_without_a_network(tmp_path):
     env = {key: value for key, value in os.environ.items() if key != "FEDFILT_DATA"}
     done = process("demo", "--out", tmp_path / "demo", env={**env, **nowhere, "PIP_INDEX_URL": "http://127.0.0.1:1/"})
     assert done.returncode == 0, done.stderr
-    assert "Going on with the 8 x 8 digits" in done.stderr
+    assert "Using the 8 x 8 digits" in done.stderr
     assert (tmp_path / "demo" / "report.html").exists()

@@ -235,7 +235,7 @@ def test_values_that_no_page_sends_do_no_harm(finished):
     inputs = {"device.value": 999, "tests.data": 1, "played.data": 1, "shown.data": None, "beside.value": None}
     status, found = ask(page, outputs, {**inputs, "visible.data": None}, "device.value", state)
     assert status == 200
-    assert "Devices are 0 to 19." in str(found["plan"])
+    assert "Devices are numbered 0 to 19." in str(found["plan"])
     for body in ("[]", "null", "3", "{"):
         sent = {"data": body, "content_type": "application/json", "headers": {"Host": "127.0.0.1:8050"}}
         assert page.post("/_dash-update-component", **sent).status_code == 400
@@ -391,4 +391,4 @@ def test_the_token_may_come_from_the_environment(finished, monkeypatch):
     done = call("dashboard", finished, "--port", 0, env={"FEDFILT_TOKEN": TOKEN})
     assert (done.returncode, seen) == (0, [403])
     assert re.search(rf"http://\S+/\?token={TOKEN} ", done.stdout)
-    assert "dashboard ended; runs go on" in done.stdout
+    assert "dashboard stopped; runs continue" in done.stdout

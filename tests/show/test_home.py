@@ -263,7 +263,7 @@ def test_the_page_says_what_happens_at_home(morning):
     assert "88 %" in said
     assert "of round 4 battery 80 %" in said
     assert "bad message 1" in said
-    assert "Who learns from whom is shown if" in said
+    assert "To see who learns from whom" in said
     html = part(Watch([morning.folder]), {})
     assert len(re.findall(r"<circle", html)) == 2  # two models of the watch
     assert ">4</text>" in html
@@ -279,11 +279,11 @@ def test_the_room_and_its_devices_agree_or_not(tmp_path):
     said = shown(tmp_path)
     assert "kitchen cook 57 % sure, just now or rest 33 %, walk 10 %" in said
     assert "watch cook 80 % ✓ agrees phone cook 80 % ✓ agrees lamp rest 80 % ✗ disagrees" in said
-    assert "bath unknown No device has said anything yet. What its devices say device says how sure" in said
+    assert "bath unknown No device has reported anything yet. What its devices say device says confidence" in said
     assert "band not heard yet" in said
     home.step(30)
-    assert "No device has a say now" in shown(tmp_path)
-    assert "watch no word for 30 s" in shown(tmp_path)
+    assert "No device has a vote right now" in shown(tmp_path)
+    assert "watch silent for 30 s" in shown(tmp_path)
     assert "3 devices" not in shown(tmp_path).split("Rooms")[0].split("silent")[0]
     home.step(SILENT)
     assert "4 devices are silent: watch, phone, band, lamp." in shown(tmp_path)
@@ -334,7 +334,7 @@ def test_an_edge_server_that_ended_is_said_to_have(folder):
     aged(folder, 7300)
     said = shown(folder)
     assert "villa not running" in said
-    assert "The edge server of this home does not run, or cannot write here." in said
+    assert "The edge server of this home is not running, or cannot write here." in said
     assert "it was written 2 h ago" in said
     (folder / "state.json").unlink()
     said = shown(folder)
@@ -345,9 +345,9 @@ def test_an_edge_server_that_ended_is_said_to_have(folder):
 def test_a_home_where_nothing_has_happened_says_what_to_do(tmp_path):
     Living(tmp_path / "home", devices=None).step()
     said = shown(tmp_path)
-    assert "No room yet: rooms appear when a device says where it is." in said
-    assert "No device yet" in said
-    assert "No correction yet: choose the right activity in Home Assistant, or fedfilt home label" in said
+    assert "No rooms yet: a room appears when a device reports that it is there." in said
+    assert "No devices yet" in said
+    assert "No corrections yet: choose the right activity in Home Assistant, or run fedfilt home label" in said
     assert "0 received, none dropped." in said
 
 
@@ -403,10 +403,10 @@ def test_who_learns_from_whom_is_known_beside_the_run(morning, finished, tmp_pat
     other = max(range(1, 20), key=lambda device: taken[0, device])
     assert f"{names[other]} {100 * taken[0, other]:.0f} %" in said
     for paths in ([server / "home"], [server / "home", server / "run"]):  # nothing outside is read for it
-        assert "Who learns from whom is shown if" in shown(*paths)
+        assert "To see who learns from whom" in shown(*paths)
     for wrong in ("device = 3", "[[device]]\nrow = 1", "{", "x" * 100):
         (server / "deployment.toml").write_text(wrong)
-        assert "Who learns from whom is not known" in shown(server)
+        assert "It is unknown who learns from whom" in shown(server)
 
 
 def test_the_pages_lead_to_each_other(morning, finished, tmp_path):

@@ -227,7 +227,7 @@ def test_a_table_says_of_every_cell_what_it_is(text):
 def test_what_was_not_tested_after_training_is_said(tmp_path):
     helpers.finish(tmp_path / "run", rounds=2)
     text = report_page(find_runs([tmp_path / "run"]))
-    assert "With evaluation.trained = true they are tested after local training too." in text
+    assert "Set evaluation.trained = true to test models after local training too." in text
     assert "fine-tuned</a></th>" not in text
 
 

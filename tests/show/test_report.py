@@ -99,7 +99,7 @@ def test_records_pass_over_a_damaged_line_and_say_so(one):
     log.write_text("\n".join([first, second[:100], *rest]) + "\n")
     run = Records(one)
     assert [r["round"] for r in run.rounds] == [1, 3, 4]
-    assert run.notes == ["metrics.jsonl is damaged in line 2, which is left out"]
+    assert run.notes == ["metrics.jsonl is damaged in line 2, which is skipped"]
     log.unlink()
     log.write_text("\n".join([first, second, *rest]) + "\n")  # repaired: a new file
     run.refresh()
@@ -180,7 +180,7 @@ def test_a_folder_of_another_version_is_read_as_far_as_it_is_known(one):
         del line["time"]["deadline"], line["loss"], line["time"]["devices"]["outcome"]
     (one / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in table))
     run = Records(one)
-    assert run.notes == [f"written by fedfilt 9.9.9, read by {fedfilt.__version__}: what is unknown is left out"]
+    assert run.notes == [f"written by fedfilt 9.9.9, read by {fedfilt.__version__}: unknown entries are ignored"]
     page = report_page([run])
     assert "written by fedfilt 9.9.9" in page
 

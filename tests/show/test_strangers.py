@@ -229,7 +229,7 @@ def test_stopping_and_resuming_write_through_no_link(good, tmp_path, monkeypatch
     monkeypatch.setattr(Records, "refresh", lambda self: False)
     assert "cannot be stopped from here" in steering.stop(run)
     run.status = "stopped"
-    assert "lock, run.log, stop in its folder leads elsewhere" in steering.resume(run)
+    assert "lock, run.log, stop in its folder is a link to another place" in steering.resume(run)
     with pytest.raises(OSError, match="it is a link"), locked(folder):
         pass
     assert (tmp_path / "mine").read_text() == "mine"

@@ -27,14 +27,14 @@ SENTENCES = {
     ("left_out", ("why", "infeasible_energy")): "device 5 left out (infeasible_energy)",
     ("return",): "device 5 takes part again",
     ("clipped", ("times", 12.5), ("strike", 2)): (
-        "device 5 sent too large an update, which was clipped: 12.5 times the median, strike 2"
+        "device 5 sent an update that was too large and was clipped: 12.5 times the median, strike 2"
     ),
     ("quarantined", ("times", 31.5), ("until", 16)): (
-        "device 5 is in quarantine for updates that were too large: 31.5 times the median until round 16"
+        "device 5 is quarantined for updates that were too large: 31.5 times the median until round 16"
     ),
     ("released",): "device 5 is out of quarantine, on probation",
     ("setback", ("suspects", "[0]")): (
-        "device 5 most devices were spoilt at once: the models went back to a good state, without the largest updates "
+        "device 5 most devices went bad at once: the models returned to a good state, without the largest updates "
         "of devices [0]"
     ),
     ("said", ("words", "plain words")): "device 5 plain words",

@@ -316,7 +316,7 @@ def test_fit_trains_personal_models_of_the_users_own():
     kept = own.data.local_test[4]
     guess = own.model(4)(torch.from_numpy(own.data.x[kept])).argmax(dim=1).numpy()
     assert (guess == own.data.y[kept]).mean() == pytest.approx(own.accuracy["local"][4])
-    with pytest.raises(ValueError, match="graph must have one device per entry of train, 6, got 20"):
+    with pytest.raises(ValueError, match="graph must have 6 devices, one per entry of train, got 20"):
         fedfilt.fit(train, nn.Linear(5, 2), Graph.paper())
     with pytest.raises(ValueError, match="device must be a whole number from 0 to 5"):
         own.model(6)

@@ -18,52 +18,53 @@ from fedfilt._trust import VARIABLE
 
 ConfigFile = Annotated[Path, typer.Argument(help="Experiment file (TOML); see experiments/.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Overrides, such as rounds=50 aggregator.filter.mu=10.", show_default=False)
+    list[str] | None,
+    typer.Argument(help="Keys to change, such as rounds=50 aggregator.filter.mu=10.", show_default=False),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to standard error.")]
 TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code",
         envvar=VARIABLE,
-        help="Run the code (module:Class) that the file names. Said once, it is remembered until the file changes.",
+        help="Run the code (module:Class) that the file names. It is remembered until the file changes.",
     ),
 ]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder to look for data files in, after the cache.", show_default=False)
+    Path | None, typer.Option(help="Folder to search for data files that are not in the cache.", show_default=False)
 ]
 
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Errors of the user's making end the command with one clear line and code 1."""
+    """Errors that the user can fix end the command with one clear line and exit code 1."""
     try:
         yield
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # whoever reads our output has seen enough
         os._exit(0)
     except (ValueError, ArithmeticError, OSError, MemoryError) as error:
         words = str(error)
         if isinstance(error, OSError) and error.errno in FULL:
             words = (
-                f"no room to write {error.filename or 'a file'} ({error.strerror}); nothing half-written is left of it"
+                f"no room to write {error.filename or 'a file'} ({error.strerror}); no half-written file is left behind"
             )
         print(f"error: {visible(words)}", file=sys.stderr)
         raise typer.Exit(1) from None
 
 
 def check_resumable(folder: Path, resume: bool) -> None:
-    """Refuse to go on with what was never begun: the folder may be misspelt."""
+    """Refuse to resume what was never started: the folder may be misspelt."""
     if resume and not folder.exists():
         raise ValueError(
-            f"there is no folder {folder} to go on from; leave out --resume to begin, or name the folder with --out"
+            f"there is no folder {folder} to resume; leave out --resume to start, or name the folder with --out"
         )
 
 
 def print_table(table: Any) -> None:
-    """Print a table in which nothing is cut: a word too long for its column goes on in the next line.
+    """Print a table without cutting anything off: a word too long for its column wraps to the next line.
 
-    Where no terminal sets the width, columns are as wide as they need to be.
+    If no terminal sets the width, columns are as wide as they need to be.
     """
     from rich.console import Console
 
@@ -77,16 +78,16 @@ def print_table(table: Any) -> None:
 
 
 def check_mqtt() -> None:
-    """Say what is missing where a home on a broker is wanted, instead of failing at an import."""
+    """Name the missing package if a home on a broker cannot be run, instead of failing at an import."""
     if find_spec("paho") is None:
         raise ValueError("a home on a broker needs paho-mqtt: pip install 'fedfilt[mqtt]'")
 
 
 @contextmanager
 def interruptible(folder: Path, resume_hint: str) -> Iterator[None]:
-    """Ctrl-C ends a run with a word on how to go on."""
+    """Ctrl-C ends a run and says how to resume it."""
     try:
         yield
     except KeyboardInterrupt:
-        print(f"\nstopped; {folder} is kept up to its last checkpoint. Go on with: {resume_hint}", file=sys.stderr)
+        print(f"\nstopped; {folder} is saved up to its last checkpoint. Resume with: {resume_hint}", file=sys.stderr)
         raise typer.Exit(130) from None

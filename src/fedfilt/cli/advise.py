@@ -1,4 +1,4 @@
-"""`fedfilt advise`: whether a graph helps here, and which rule to take."""
+"""`fedfilt advise`: whether a graph helps here, and which rule to use."""
 
 import json
 from pathlib import Path
@@ -13,17 +13,17 @@ from fedfilt.cli import _console as console
 def advise(
     path: Annotated[Path, typer.Argument(help="Experiment file (TOML) or run folder.", show_default=False)],
     overrides: console.Overrides = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of FedAvg before devices fine-tune.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of FedAvg before the devices fine-tune.")] = 20,
     share_labels: Annotated[
-        bool, typer.Option("--share-labels", help="Devices tell how many samples of each label they have.")
+        bool, typer.Option("--share-labels", help="Let devices report how many samples of each label they have.")
     ] = False,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Say whether a graph helps, given or found, and which rule to take, from what a server can measure without data.
+    """Say whether a graph helps, given or found, and which rule to use. The server needs no data for that.
 
-    A short probe is trained. The advice on a run is kept in its folder, and the dashboard shows it.
+    It trains a short probe. Advice on a run is kept in the run's folder, and the dashboard shows it.
     """
     with console.errors(), trusting(trust_code):
         from fedfilt import calls

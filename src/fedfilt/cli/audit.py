@@ -1,4 +1,4 @@
-"""`fedfilt audit`: what every device can read of others from its own row."""
+"""`fedfilt audit`: what each device can read about others from its own row."""
 
 import json
 from pathlib import Path
@@ -12,18 +12,20 @@ from fedfilt.cli import _console as console
 if TYPE_CHECKING:
     from fedfilt.runs.audit import Audit, Found
 
-SHOWN = 40  # devices in the table; those that are exposed come first
+SHOWN = 40  # devices in the table, exposed ones first
 
 
 def audit(
     path: Annotated[Path, typer.Argument(help="Experiment file (TOML) or run folder.", show_default=False)],
     overrides: console.Overrides = None,
-    together: Annotated[str, typer.Option(help="Devices that pool what they know, such as 3,5.")] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 2 if a device reads another's.")] = False,
+    together: Annotated[str, typer.Option(help="Devices that share what they know, such as 3,5.")] = "",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 2 if a device can read another's update or model.")
+    ] = False,
     as_json: console.Json = False,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Show what every device can read of others from the row that it gets back, and what would help.
+    """Show what each device can read about others from the row it receives, and what would prevent it.
 
     Nothing is trained, and no data is loaded.
     """
@@ -58,7 +60,7 @@ def _devices(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"together must be numbers of devices with commas between, got {text!r}") from None
+        raise ValueError(f"together must be device numbers separated by commas, got {text!r}") from None
 
 
 def _promise(made: "Audit") -> dict[str, Any]:
@@ -72,7 +74,7 @@ def _promise(made: "Audit") -> dict[str, Any]:
 
 
 def _noise(made: "Audit") -> float | None:
-    """The noise that is proposed; None where nothing counts it."""
+    """The proposed noise; None if nothing can account for it."""
     try:
         return made.noise()
     except ValueError:
@@ -97,14 +99,14 @@ def _table(found: list["Found"], made: "Audit") -> Any:
             style="bold" if one.exposed else None,
         )
     if len(rows) > SHOWN:
-        table.caption = f"... and {len(rows) - SHOWN} devices more"
+        table.caption = f"... and {len(rows) - SHOWN} more devices"
     return table
 
 
 def _reads(one: "Found", sums: bool) -> str:
     """A finding in words."""
     if one.kept_back:
-        return "nothing: kept back, too few others"
+        return "nothing: row withheld, too few others"
     if one.verdict == "nothing":
         return "nothing"
     what = f"the sum of {one.links} neighbours' models" if sums else f"a mix of {one.mixes} devices' updates"
@@ -122,23 +124,23 @@ def _reads(one: "Found", sums: bool) -> str:
 
 
 def _lines(table: dict[str, Any], exposed: list["Found"], made: "Audit") -> list[str]:
-    """What the table comes to, and what would mend it."""
+    """A summary of the table, and what would fix it."""
     promise = table["privacy"]
     leaves = [one.device for one in exposed if one.links == 1]
     lines = [
-        f"{len(exposed)} of {len(table['devices'])} devices read what is another's"
-        + (f"; by their only link: {_names(leaves)}" if leaves else "")
+        f"{len(exposed)} of {len(table['devices'])} devices can read another's update or model"
+        + (f"; through their only link: {_names(leaves)}" if leaves else "")
     ]
     if table["together"]:
-        lines.append(f"Devices {_names(table['together'])} pool what they know.")
+        lines.append(f"Devices {_names(table['together'])} share what they know.")
     if made.privacy.noisy:
         spent = "too large to promise anything" if promise["epsilon"] is None else f"{promise['epsilon']:.3g}"
         lines.append(
-            f"privacy.noise = {promise['noise']:.3g}: what they read is under noise; all rows of {made.rounds} rounds: "
-            f"epsilon {spent} at delta {promise['delta']:g}."
+            f"privacy.noise = {promise['noise']:.3g}: what they read is covered by noise; over all rows of "
+            f"{made.rounds} rounds: epsilon {spent} at delta {promise['delta']:g}."
         )
     if made.privacy.grid:
-        lines.append(f"privacy.grid = {promise['grid']:g}: what they read is off by up to that over the share.")
+        lines.append(f"privacy.grid = {promise['grid']:g}: what they read is off by up to that divided by the share.")
     if not exposed:
         return lines
     if table["by_strength"]:
@@ -148,11 +150,11 @@ def _lines(table: dict[str, Any], exposed: list["Found"], made: "Audit") -> list
         pairs = ", ".join(f"{a}-{b}" for a, b in links)
         lines.append(f"Adding the links {pairs} leaves {table['links']['exposed']} exposed.")
     least, kept = made.least_others()
-    lines.append(f"privacy.least_others = {least} keeps {kept} rows back: those devices go on with their own models.")
+    lines.append(f"privacy.least_others = {least} withholds {kept} rows: those devices continue with their own models.")
     if not made.privacy.noisy:
         noise = "" if table["noise"] is None else f" = {table['noise']:.3g} for epsilon 8 in {made.rounds} rounds"
-        lines.append(f"privacy.clip with privacy.noise{noise}, or privacy.grid, hides it.")
-    lines.append("docs/privacy.md says what each costs.")
+        lines.append(f"privacy.clip with privacy.noise{noise}, or privacy.grid, hides what they read.")
+    lines.append("docs/privacy.md shows what each of these costs.")
     return lines
 
 

@@ -23,39 +23,39 @@ def compare(
         str | None,
         typer.Option(
             help="Rules to compare: names, mu=VALUE, or 'paper' for FedAvg, Local and mu=.1/1/10/100.",
-            show_default="paper, or all that were tuned",
+            show_default="paper, or all tuned rules",
         ),
     ] = None,
     over: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,VALUE,...",
-            help="Settings to try with every rule, such as training.learning_rate=0.01,0.05; repeat it for a grid.",
+            help="Settings to try with every rule, such as training.learning_rate=0.01,0.05; repeatable, for a grid.",
             show_default=False,
         ),
     ] = None,
     tuned: Annotated[
         Path | None,
-        typer.Option(help="Folder of fedfilt tune: each rule has what was chosen for it.", show_default=False),
+        typer.Option(help="Folder written by fedfilt tune: use the settings chosen for each rule.", show_default=False),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="Rule that the others are compared with, over seeds.", show_default="finetune, else fedavg"),
+        typer.Option(help="Rule to compare the others with, seed by seed.", show_default="finetune, else fedavg"),
     ] = None,
     controls: Annotated[
         bool,
         typer.Option(
-            "--controls", help="Play rules that use the graph on the shuffled, the complete and the empty graph too."
+            "--controls", help="Also run rules that use the graph on a shuffled, a complete and an empty graph."
         ),
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the experiment's seed on.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-compare")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at the experiment's seed.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs.", show_default="runs/NAME-compare")] = None,
     resume: console.Resume = False,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Compare aggregation rules on the same data, start and batches."""
+    """Compare aggregation rules on the same data, initial models and batches."""
     with console.errors(), trusting(trust_code):
         from fedfilt.calls import RUNS
         from fedfilt.runs.config import load
@@ -67,7 +67,7 @@ def compare(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("demo/mnist_2"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo/mnist_2"),
     data_dir: console.DataDir = None,
 ) -> None:
     """Compare FedAvg, purely personal models and G-Fedfilt on MNIST, 20 devices with 2 digits each: about a minute."""
@@ -86,7 +86,7 @@ def demo(
             with console.progress_bar() as progress:
                 _parts.find("datasets", "mnist")().load(store_with(progress, data_dir))
         except DataMissing as error:
-            print(f"{error}\nGoing on with the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
+            print(f"{error}\nUsing the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
             small = {"train": 20, "local_test": 20, "global_test": 200}
             table |= {"data": "digits", "model": "mlp", "samples": small}
         _compare(from_table(table), "fedavg,local,mu=1,mu=10", 1, out, True, False, data_dir)
@@ -138,7 +138,7 @@ def _compare(
         console.print_table(_differences_table(told, rows[0].metric))
     print(comparison([Score(row.rule, row.local, row.everybody) for row in picked], rows[0].metric))
     if over and rows[0].validation is None:
-        print("These settings are compared on the tests. To choose one without them: evaluation.validation=0.2")
+        print("These settings are compared on the test sets. To choose one without them: evaluation.validation=0.2")
     print(f"runs: {folder}/RULE/seed-N, table: {folder / 'comparison.json'}, pictures: {folder / 'figures'}")
 
 
@@ -146,14 +146,14 @@ def _validation_table(rows: list[Any], chosen: set[str]) -> Any:
     from rich.table import Table
 
     metric = rows[0].metric
-    table = Table("run", "validation", "", title=f"{metric.words} on training samples that were held out")
+    table = Table("run", "validation", "", title=f"{metric.words} on held-out training samples")
     for row in rows:
         table.add_row(console.shown(row.rule), metric.text(row.validation), "chosen" if row.rule in chosen else "")
     return table
 
 
 def _differences_table(told: Any, metric: Any) -> Any:
-    """Every rule against one of them: a column per test."""
+    """Every rule against one of them, with one column per test."""
     from rich.table import Table
 
     from fedfilt.runs.paired import SURE
@@ -161,7 +161,7 @@ def _differences_table(told: Any, metric: Any) -> Any:
 
     tests = told["differences"]
     table = Table("rule", *(f"{test} test" for test in tests))
-    table.title = f"difference to {console.shown(told['against'])}, seed by seed: mean and {SURE:.0%} interval"
+    table.title = f"difference from {console.shown(told['against'])}, seed by seed: mean and {SURE:.0%} interval"
     for rows in zip(*tests.values(), strict=True):
         cells = [
             f"{difference(metric, row['mean'])} ({difference(metric, row['low'])} to {difference(metric, row['high'])})"
@@ -176,8 +176,8 @@ def _comparison_table(rows: list[Any]) -> Any:
 
     over = f", mean ± std over {rows[0].seeds} seeds" if rows[0].seeds > 1 else ""
     metric = rows[0].metric
-    title = f"{metric.words} at the last round{over}"
-    # As narrow as they can be: the names of rules need the room
+    title = f"{metric.words} in the last round{over}"
+    # As narrow as possible: the names of the rules need the space
     names = ("local\ntest", "std of\ndevices", "worst\ndevice", "global\ntest", "std of\ndevices")
     table = Table(Column("rule", overflow="fold"), *names, title=title)
     for row in rows:

@@ -9,13 +9,13 @@ from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 
 data_app = typer.Typer(
-    no_args_is_help=True, help="Data sets: what there is, get one, where it is, give every device its own."
+    no_args_is_help=True, help="Data sets: list them, download one, show where they are kept, split one among devices."
 )
 
 
 @data_app.command("list")
 def data_list() -> None:
-    """All data sets, and whether they are here."""
+    """List all data sets and whether they are in the cache."""
     with console.errors():
         from rich.table import Table
 
@@ -43,7 +43,7 @@ def data_list() -> None:
 def data_get(
     name: Annotated[str, typer.Argument(help="Name of the data set.")], data_dir: console.DataDir = None
 ) -> None:
-    """Fetch a data set into the cache."""
+    """Download a data set into the cache."""
     with console.errors():
         from fedfilt import _parts
         from fedfilt.data.store import store_with
@@ -55,7 +55,7 @@ def data_get(
 
 @data_app.command("where")
 def data_where() -> None:
-    """The folder in which data sets are kept."""
+    """Print the folder where data sets are kept."""
     from fedfilt.data.store import Store
 
     print(Store().cache)
@@ -67,16 +67,16 @@ def data_split(
     out: Annotated[Path, typer.Option(help="New folder for the devices' folders.", show_default=False)],
     overrides: console.Overrides = None,
     recordings: Annotated[
-        bool, typer.Option("--recordings", help="Write whole recordings as CSV, to be cut and scaled on the device.")
+        bool, typer.Option("--recordings", help="Write whole recordings as CSV; each device cuts and scales its own.")
     ] = False,
     data_dir: console.DataDir = None,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Write every device's data into a folder of its own, as if it had always been there.
+    """Write each device's data into a folder of its own, as if it had been recorded there.
 
     OUT/device-000/data, device-001/data, ... hold the samples that the experiment gives each device, OUT/public.npz
-    the global test, and OUT/experiment.toml the same experiment with own data: `fedfilt run OUT/experiment.toml` gives
-    the same models. Copy a folder to a real device to go on there.
+    holds the global test, and OUT/experiment.toml is the same experiment on own data: `fedfilt run
+    OUT/experiment.toml` trains the same models. Copy a folder to a real device to continue there.
     """
     with console.errors(), trusting(trust_code):
         from fedfilt.data.store import store_with
@@ -93,4 +93,4 @@ def data_split(
                 store_with(progress, data_dir),
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
-        print(f"{len(list(out.glob('device-*')))} devices in {out}; try them: fedfilt run {written}")
+        print(f"{len(list(out.glob('device-*')))} devices in {out}; try it: fedfilt run {written}")

@@ -13,20 +13,20 @@ from typer.core import TyperGroup
 from fedfilt._trust import code_in, trusting
 from fedfilt.cli._console import TrustCode, check_mqtt, errors, print_table, shown, visible
 
-deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower, and run it.")
+deploy_app = typer.Typer(no_args_is_help=True, help="Real devices: write a deployment on Flower and run it.")
 
-Folder = Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made, or its part.")]
-Building = Annotated[Path, typer.Option(help="Folder that `fedfilt deploy write` made, on the edge server.")]
+Folder = Annotated[Path, typer.Argument(help="Folder made by `fedfilt deploy write`, or this machine's part of it.")]
+Building = Annotated[Path, typer.Option(help="Folder made by `fedfilt deploy write`, on the edge server.")]
 Name = Annotated[str, typer.Argument(help="Name of the device.", show_default=False)]
 GroupKey = Annotated[
     Path | None,
-    typer.Option(help="File group.key of another device, for privacy.blind = true.", show_default=False),
+    typer.Option(help="The file group.key of another device; needed with privacy.blind = true.", show_default=False),
 ]
-SuperNode = Annotated[bool, typer.Option("--supernode", help="Flower's SuperNode instead of one small process.")]
+SuperNode = Annotated[bool, typer.Option("--supernode", help="Run Flower's SuperNode instead of one small process.")]
 
 
 class _OrFolder(TyperGroup):
-    """What is no command is a folder: `fedfilt device FOLDER` is `fedfilt device run FOLDER`."""
+    """Anything that is not a command is a folder: `fedfilt device FOLDER` means `fedfilt device run FOLDER`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
@@ -36,15 +36,15 @@ device_app = typer.Typer(
     cls=_OrFolder,
     no_args_is_help=True,
     subcommand_metavar="FOLDER | COMMAND [ARGS]...",
-    help="Be the device whose FOLDER `fedfilt deploy write` made, or change what it keeps.",
+    help="Run the device whose FOLDER `fedfilt deploy write` made, or change what it keeps.",
 )
 
 
 @device_app.command("run")
 def device(folder: Folder, trust_code: TrustCode = False) -> None:
-    """Be a device in one small process: wait for orders, train, answer; comes back by itself after any failure.
+    """Run a device in one small process: wait for jobs, train, reply. It restarts by itself after any failure.
 
-    In a living home (`fedfilt home write`) it also decides on what it senses.
+    In a living home (`fedfilt home write`) it also makes decisions from what it senses.
     """
     with _errors(trust_code):
         from fedfilt.flower.deploy.supervise import checked, stoppable
@@ -66,7 +66,7 @@ def device_back(
     folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)],
     trust_code: TrustCode = False,
 ) -> None:
-    """Decide with the model before the newest again; the next round brings a new one."""
+    """Go back to the previous model for decisions; the next round brings a new one."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.supervise import checked
         from fedfilt.flower.device import Device
@@ -74,17 +74,17 @@ def device_back(
 
         device = Device.read(checked(folder, "device.toml"))
         model = roll_back(folder / "state", device.desk.trainer.layout)
-        print(f"{device.name} decides with the model of round {model.round} again")
+        print(f"{device.name} is back to deciding with the model of round {model.round}")
 
 
 @device_app.command("forget")
 def device_forget(
     folder: Annotated[Path, typer.Argument(help="Folder of a device.", show_default=False)],
     since: Annotated[
-        str, typer.Option(help="Only what is newer: 2d, 6h, 30min, or a date and time.", show_default="all of it")
+        str, typer.Option(help="Only what is newer: 2d, 6h, 30min, or a date and time.", show_default="everything")
     ] = "",
 ) -> None:
-    """Remove the windows that people have corrected from a device's own data; it may be running."""
+    """Remove corrected windows from a device's own data. The device may be running."""
     with errors():
         import time
 
@@ -93,32 +93,30 @@ def device_forget(
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}")
         count = forget(folder, since_of(since, time.time()) if since else None)
-        print(f"{count} corrected {'window is' if count == 1 else 'windows are'} gone from {folder}")
+        print(f"removed {count} corrected {'window' if count == 1 else 'windows'} from {folder}")
 
 
 @deploy_app.command("write")
 def deploy_write(
     config: Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, such as rounds=50.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write, new.")] = Path("building"),
-    address: Annotated[
-        str, typer.Option(help="HOST:PORT of the edge server, as the devices reach it.")
-    ] = "127.0.0.1:9092",
+    overrides: Annotated[list[str] | None, typer.Argument(help="Keys to change, such as rounds=50.")] = None,
+    out: Annotated[Path, typer.Option(help="New folder to write.")] = Path("building"),
+    address: Annotated[str, typer.Option(help="HOST:PORT at which devices reach the edge server.")] = "127.0.0.1:9092",
     authentication: Annotated[
-        bool, typer.Option("--authentication/--no-authentication", help="TLS, and a key per device.")
+        bool, typer.Option("--authentication/--no-authentication", help="TLS, and a key for each device.")
     ] = True,
     insist: Annotated[
-        bool, typer.Option("--insist", help="Allow an address that others can reach without authentication.")
+        bool, typer.Option("--insist", help="Allow an address that other machines can reach without authentication.")
     ] = False,
     place: Annotated[
-        Path | None, typer.Option(help="Where the folder will be on the machines.", show_default="--out")
+        Path | None, typer.Option(help="Path of the folder on the machines.", show_default="--out")
     ] = None,
     program: Annotated[
-        str | None, typer.Option(help="The fedfilt command on the machines.", show_default="this one")
+        str | None, typer.Option(help="Path of the fedfilt command on the machines.", show_default="this one")
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write certificates, a key per device, the Flower app, start commands and systemd units."""
+    """Write certificates, a key for each device, the Flower app, start commands and systemd units."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.write import write
@@ -126,19 +124,19 @@ def deploy_write(
         from fedfilt.runs.config import load
 
         loaded = load(config, overrides or [])
-        run = Run(loaded)  # the whole experiment is checked before anything is written
+        run = Run(loaded)  # check the whole experiment before writing anything
         where = parsed(address)
         names = write(out, run, where, authentication, insist, place, program)
         print(f"{out}: {len(names)} devices, {names[0]} to {names[-1]}, edge server at {where}")
         word = " --trust-code" if code_in(loaded.table()) else ""
         print(f"edge server:  fedfilt deploy server{word} {out / 'server'}")
         print(f"each device:  fedfilt device {out / 'devices' / names[0]}{word}")
-        print(f"to try it, all on this machine:  fedfilt deploy all{word} {out}")
+        print(f"to try it on this machine alone:  fedfilt deploy all{word} {out}")
 
 
 @deploy_app.command("server")
 def deploy_server(folder: Folder, trust_code: TrustCode = False) -> None:
-    """Be the edge server: run the SuperLink and the experiment until it is complete, through crashes."""
+    """Run the edge server: the SuperLink and the experiment, restarted after crashes, until the run is complete."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.serve import keep_server
 
@@ -147,7 +145,7 @@ def deploy_server(folder: Folder, trust_code: TrustCode = False) -> None:
 
 @deploy_app.command("device")
 def deploy_device(folder: Folder, supernode: SuperNode = False, trust_code: TrustCode = False) -> None:
-    """Be a device: the same as `fedfilt device`, or with --supernode a Flower SuperNode that is kept running."""
+    """Run a device: the same as `fedfilt device`, or with --supernode a supervised Flower SuperNode."""
     if not supernode:
         device(folder, trust_code)
         return
@@ -169,54 +167,54 @@ def deploy_all(folder: Folder, supernode: SuperNode = False, trust_code: TrustCo
 @deploy_app.command("add")
 def deploy_add(
     name: Name,
-    room: Annotated[str | None, typer.Option(help="Room that the device is in.")] = None,
+    room: Annotated[str | None, typer.Option(help="Room where the device is.")] = None,
     links: Annotated[
-        str, typer.Option(help="Devices it is linked with, such as lamp,door.", show_default="all of its room")
+        str, typer.Option(help="Devices to link it to, such as lamp,door.", show_default="all in its room")
     ] = "",
     building: Building = Path("building"),
     group_key: GroupKey = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Let a new device in while rounds go on: a new key, a new row, the model of its neighbours to start from."""
+    """Add a device while rounds continue: it gets a key and a row, and starts from its neighbours' model."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.change import add
 
         linked = [link.strip() for link in links.split(",") if link.strip()]
         folder = add(building, name, room, linked, group_key)
         print(f"{name} takes part from the next round on; its folder: {folder}")
-        print(f"move it to the device, put its recordings into {folder / 'data'}, and there: fedfilt device {folder}")
+        print(f"Move it to the device, put recordings into {folder / 'data'}, and run there: fedfilt device {folder}")
 
 
 @deploy_app.command("remove")
 def deploy_remove(name: Name, building: Building = Path("building"), trust_code: TrustCode = False) -> None:
-    """Let a device in no longer; it is off the graph from the next round on."""
+    """Remove a device: its key is refused, and it leaves the graph with the next round."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.change import remove
 
         remove(building, name)
-        print(f"{name} takes part no longer: it is off the graph from the next round on, and its key is refused")
+        print(f"{name} no longer takes part: it leaves the graph with the next round, and its key is refused")
 
 
 @deploy_app.command("replace")
 def deploy_replace(
     name: Name, building: Building = Path("building"), group_key: GroupKey = None, trust_code: TrustCode = False
 ) -> None:
-    """Give a lost or stolen device a new key; the old one is refused from now on."""
+    """Give a lost or stolen device a new key; the old key is refused from now on."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.change import replace_device
 
         folder = replace_device(building, name, group_key)
-        print(f"{name} has a new key in {folder}; move the folder to the device, and there: fedfilt device {folder}")
+        print(f"{name} has a new key in {folder}; move it to the device and run there: fedfilt device {folder}")
 
 
 @deploy_app.command("renew")
 def deploy_renew(building: Building = Path("building")) -> None:
-    """Make new certificates for the edge server, and for the broker if there is a home; devices need nothing new."""
+    """Renew the certificate of the edge server, and of the broker if there is a home. Devices need nothing new."""
     with _errors():
         from fedfilt.flower.deploy.change import renew
 
         for whose in renew(building):
-            print(f"{whose} has a new certificate, which is taken up by itself")
+            print(f"{whose} has a new certificate and loads it by itself")
 
 
 @deploy_app.command("status")
@@ -224,7 +222,7 @@ def deploy_status(
     building: Building = Path("building"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show how every device is: online, last round, samples, score on its own test, clock, version, what is wrong."""
+    """Show the state of each device: online, last round, samples, score on its own test, clock, version, problems."""
     with _errors():
         import json
 
@@ -240,7 +238,7 @@ def deploy_status(
         from fedfilt.training.goal import ACCURACY, named
 
         metric = named(next((one.metric for one in found.devices if one.metric), ACCURACY.key))
-        down = "" if found.running else "; the edge server does not run"
+        down = "" if found.running else "; the edge server is not running"
         table = Table(
             *(metric.words if word == "score" else word for word in HEADINGS),
             box=SIMPLE,
@@ -264,21 +262,21 @@ def deploy_status(
                 print(visible(f"{one.device}: {one.problem}"))
             if one.refused:
                 print(
-                    f"{one.device}: another process with its key was refused {one.refused} times (a restart, or a copy)"
+                    f"{one.device}: another process with its key was refused {one.refused} times (a restart or a copy)"
                 )
         if found.strangers:
             print(f"refused: {found.strangers} attempts with a key that is not registered")
         for whose, days in found.certificates.items():
             if days < SOON_DAYS:
-                print(f"the certificate of {whose} ends in {days} days: fedfilt deploy renew, fedfilt home update")
+                print(f"the certificate of {whose} expires in {days} days: fedfilt deploy renew, fedfilt home update")
 
 
-SOON_DAYS = 60  # before a certificate ends, it is in the status
+SOON_DAYS = 60  # the status shows certificates that expire within these days
 HEADINGS = ("device", "online", "round", "ago", "samples", "score", "clock", "version")
 
 
 def _long(seconds: float) -> str:
-    """A time in its largest unit.
+    """A duration in its largest unit.
 
     >>> _long(75), _long(7300)
     ('1 min', '2 h')
@@ -291,7 +289,7 @@ def _long(seconds: float) -> str:
 
 @contextmanager
 def _errors(trust_code: bool = False) -> Iterator[None]:
-    logging.getLogger("fedfilt").setLevel(logging.INFO)  # how the rounds go
+    logging.getLogger("fedfilt").setLevel(logging.INFO)  # show the progress of the rounds
     try:
         with errors(), trusting(trust_code):
             if find_spec("flwr") is None:

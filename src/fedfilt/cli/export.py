@@ -1,4 +1,4 @@
-"""`fedfilt export`: runs and models in the formats that people already use, found among the files of fedfilt/export."""
+"""`fedfilt export`: runs and models in the formats people already use, one per file in fedfilt/export."""
 
 import inspect
 import linecache
@@ -16,7 +16,7 @@ from fedfilt.cli import _console as console
 
 
 def _with_formats(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with a flag for every format: the first line of a format's file is its help, so none is loaded."""
+    """Add a flag for every format; its help is the first line of the format's file, so that nothing is imported."""
     folder = Path(formats.__path__[0])
     flags = []
     for name in sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if module.name[0] != "_"):
@@ -33,20 +33,22 @@ def _with_formats(command: Callable[..., None]) -> Callable[..., None]:
 def export(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run folders, folders of a comparison, or (for models) of a device.", show_default=False),
+        typer.Argument(help="Run folders, folders of a comparison or, for models, of a device.", show_default=False),
     ],
     out: Annotated[
         str,
-        typer.Option(help="File or folder to write; with --mlflow also an address.", show_default="in the run folder"),
+        typer.Option(
+            help="File or folder to write; with --mlflow also a server address.", show_default="in the run folder"
+        ),
     ] = "",
     device: Annotated[
         str,
         typer.Option(
-            help="Devices such as 3,5, or all, or none.",
+            help="Devices, such as 3,5; or all; or none.",
             show_default="all; none with --tensorboard and --mlflow",
         ),
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     trust_code: console.TrustCode = False,
     **wanted: Any,
 ) -> None:
@@ -59,7 +61,7 @@ def export(
         if not chosen:
             raise ValueError(f"say which format: {', '.join(f'--{name}' for name in wanted)}")
         if out and len(chosen) > 1:
-            raise ValueError(f"--out is for one format, got {', '.join(f'--{name}' for name in chosen)}")
+            raise ValueError(f"--out takes one format, got {', '.join(f'--{name}' for name in chosen)}")
         from fedfilt.export._writing import export as write
 
         for name in chosen:

@@ -12,14 +12,14 @@ from typer.core import TyperGroup
 from fedfilt._trust import trusting
 from fedfilt.cli._console import DataDir, TrustCode, check_mqtt, errors
 
-Home = Annotated[Path, typer.Argument(help="Folder of the edge server that `fedfilt home write` made.")]
+Home = Annotated[Path, typer.Argument(help="Folder of the edge server, made by `fedfilt home write`.")]
 
 
 Sensors = Annotated[
     list[str] | None,
     typer.Option(
         "--sensor",
-        help="Who else may send on the broker, and where, such as zigbee2mqtt=zigbee2mqtt/#.",
+        help="Another client that may publish on the broker, and its topics, such as zigbee2mqtt=zigbee2mqtt/#.",
         show_default="none",
     ),
 ]
@@ -43,7 +43,7 @@ home_app = typer.Typer(
 
 @home_app.command("run")
 def home_run(folder: Home = Path("building/server")) -> None:
-    """Be the edge server of a home: gather decisions, let rooms vote, pass on corrections."""
+    """Run the edge server of a home: collect decisions, let rooms vote, pass on corrections."""
     with _errors():
         from fedfilt.flower.home import keep_home
 
@@ -52,19 +52,19 @@ def home_run(folder: Home = Path("building/server")) -> None:
 
 @home_app.command("write")
 def home_write(
-    building: Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made.")] = Path("building"),
-    home: Annotated[str, typer.Option(help="Name of the home, in its topics.")] = "home",
+    building: Annotated[Path, typer.Argument(help="Folder made by `fedfilt deploy write`.")] = Path("building"),
+    home: Annotated[str, typer.Option(help="Name of the home in its topics.")] = "home",
     address: Annotated[
         str | None, typer.Option(help="HOST:PORT of the broker.", show_default="the edge server's, 8883")
     ] = None,
     room: Annotated[
-        list[str] | None, typer.Option(help="Room of a device, such as watch=kitchen.", show_default="the graph's")
+        list[str] | None, typer.Option(help="Room of a device, such as watch=kitchen.", show_default="from the graph")
     ] = None,
     sensor: Sensors = None,
     reads: Reads = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write the broker's configuration, a certificate for everybody who speaks there, and who is in which room."""
+    """Write the broker's configuration, a certificate for each of its clients, and the rooms of the devices."""
     with _errors(trust_code):
         from fedfilt.flower.deploy.address import address as parsed
         from fedfilt.flower.deploy.home import write_home
@@ -80,20 +80,20 @@ def home_write(
 
 @home_app.command("update")
 def home_update(
-    building: Annotated[Path, typer.Argument(help="Folder that `fedfilt deploy write` made.")] = Path("building"),
+    building: Annotated[Path, typer.Argument(help="Folder made by `fedfilt deploy write`.")] = Path("building"),
     room: Annotated[
-        list[str] | None, typer.Option(help="New room of a device, such as watch=kitchen.", show_default="as before")
+        list[str] | None, typer.Option(help="New room of a device, such as watch=kitchen.", show_default="unchanged")
     ] = None,
     sensor: Sensors = None,
     reads: Reads = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Renew all certificates, not only those that end within 60 days.")
+        bool, typer.Option("--renew", help="Renew all certificates, not only those that expire within 60 days.")
     ] = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Follow `deploy add`, `remove` and `replace` with keys and rooms; move devices; let sensors send.
+    """Update keys and rooms after `deploy add`, `remove` or `replace`; move devices; admit sensors.
 
-    Certificates that end soon are renewed; those of devices have to be copied to them.
+    Certificates that expire soon are renewed; copy those of devices to the devices.
     """
     with _errors(trust_code):
         from fedfilt.flower.deploy.home import update_home
@@ -104,7 +104,7 @@ def home_update(
 
 
 def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
-    """NAME=VALUE, as an option gives them."""
+    """The pairs NAME=VALUE of an option."""
     found = [text.partition("=") for text in given or []]
     for name, _, value in found:
         if not name or not value:
@@ -123,12 +123,12 @@ def _grouped(reads: list[str] | None) -> dict[str, list[str]]:
 @home_app.command("label")
 def home_label(
     room: Annotated[str, typer.Argument(help="Room to correct.", show_default=False)],
-    label: Annotated[str, typer.Argument(help="What it is doing.", show_default=False)],
-    last: Annotated[str, typer.Option(help="For how long: a time in s, min or h.")] = "30s",
-    ago: Annotated[str, typer.Option(help="When that ended: a time in s, min or h.", show_default="now")] = "",
+    label: Annotated[str, typer.Argument(help="Activity in the room.", show_default=False)],
+    last: Annotated[str, typer.Option(help="How long it lasted, in s, min or h.")] = "30s",
+    ago: Annotated[str, typer.Option(help="How long ago it ended, in s, min or h.", show_default="now")] = "",
     folder: Annotated[Path, typer.Option(help="Folder of the edge server.")] = Path("building/server"),
 ) -> None:
-    """Say what a room was doing: its devices keep their windows of that time with this label."""
+    """Correct a room's activity: its devices keep their windows of that time with this label."""
     with _errors():
         from fedfilt._checks import check_span
         from fedfilt.flower.home import clock_of, settings
@@ -154,11 +154,11 @@ def _errors(trust_code: bool = False) -> Iterator[None]:
 
 @home_app.command("demo")
 def home_demo(
-    out: Annotated[Path, typer.Option(help="Folder to write, new.")] = Path("home-demo"),
-    speed: Annotated[float, typer.Option(help="How many times as fast as real life.")] = 20.0,
+    out: Annotated[Path, typer.Option(help="New folder to write.")] = Path("home-demo"),
+    speed: Annotated[float, typer.Option(help="Speed, in multiples of real time.")] = 20.0,
     data_dir: DataDir = None,
 ) -> None:
-    """Live in two homes for half a minute: real recordings, decisions, votes, corrections and rounds of training."""
+    """Run two homes for half a minute: real recordings, decisions, votes, corrections and training rounds."""
     with errors():
         from rich.table import Table
 
@@ -168,7 +168,7 @@ def home_demo(
         from fedfilt.show.figures.living import against_corrections
 
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ValueError(f"{out} is there already; choose a new folder with --out")
+            raise ValueError(f"{out} exists already; choose a new folder with --out")
         logging.getLogger("fedfilt").setLevel(logging.WARNING)
         with progress_bar() as progress:
             lines = demo(out, store_with(progress, data_dir), speed, tell=progress.console.print)

@@ -1,4 +1,4 @@
-"""The command `fedfilt paper`. Heavy modules are imported when they are needed, so that --help answers at once."""
+"""The command `fedfilt paper`. Heavy modules are imported only when needed, so that --help answers at once."""
 
 import sys
 import time
@@ -22,20 +22,24 @@ def paper(
     items: Annotated[list[str], typer.Argument(help="'list', 'all', or names of items.", metavar="list|all|ITEM...")],
     seeds: Annotated[int, typer.Option(help="Seeds; 0: five at 45 samples, two at 450.")] = 0,
     rounds: Annotated[int, typer.Option(help="Rounds; 0: the paper's 200 (400 for system heterogeneity).")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="10 rounds and one seed: does everything work?")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="10 rounds and one seed, to see whether everything works.")
+    ] = False,
     samples: Annotated[int, typer.Option(help="Training samples per device, 45 or 450; 0: both.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, a core each.")] = 2,
-    store: Annotated[Path, typer.Option(help="Folder of results: a small file per run.")] = Path("runs/paper-results"),
-    out: Annotated[Path, typer.Option(help="Folder in which paper.md and paper/ with the pictures go.")] = Path("runs"),
-    png: Annotated[bool, typer.Option("--png", help="Pictures to print, PNG, SVG and PDF, not HTML.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one core each.")] = 2,
+    store: Annotated[Path, typer.Option(help="Folder of results, one small file per run.")] = Path(
+        "runs/paper-results"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for paper.md, and for paper/ with the pictures.")] = Path("runs"),
+    png: Annotated[bool, typer.Option("--png", help="Pictures for print (PNG, SVG and PDF) instead of HTML.")] = False,
     page_only: Annotated[
-        bool, typer.Option("--page-only", help="Compute nothing: make the page from the results there are.")
+        bool, typer.Option("--page-only", help="Compute nothing: write the page from existing results.")
     ] = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder to look for data files in first.", show_default=False)
     ] = None,
 ) -> None:
-    """Reproduce the paper's tables and figures, beside the printed numbers."""
+    """Reproduce the paper's tables and figures next to the printed numbers."""
     with errors():
         from fedfilt.paper._cases import Scope
         from fedfilt.paper._items import maker, makers
@@ -45,7 +49,7 @@ def paper(
         for name in items:
             maker(name) if name not in ("all", "list") else None
         if page_only and not store.is_dir():
-            raise ValueError(f"there are no results in {store}; name their folder with --store")
+            raise ValueError(f"there are no results in {store}; name the folder of results with --store")
         results = Results(store, Scope.of(seeds, rounds, quick, samples))
         if "list" in items:
             _list(chosen, results)
@@ -55,7 +59,7 @@ def paper(
         failed: list[str] = []
         if not page_only:
             needed = results.missing(case for cases in wanted.values() for case in cases)
-            needed.sort(key=lambda case: (case.samples, case.seed))  # the cheap first, and all of a seed together
+            needed.sort(key=lambda case: (case.samples, case.seed))  # cheap ones first, and all of a seed together
             results.check_version(case for cases in wanted.values() for case in cases)
             lacking = _lacking(needed, data_dir)
             for one in chosen:
@@ -100,19 +104,19 @@ def _list(chosen: "Sequence[Maker]", results: "Results") -> None:
     total = rate * sum(case.seconds for case in left) / 60
     table.caption = (
         f"Items share runs: {len(dict.fromkeys(every))} in all, {len(left)} to do, about {total:.0f} core minutes "
-        f"({'by those done' if rate != 1 else 'with the compiled training core'})"
+        f"({'judged by finished runs' if rate != 1 else 'with the compiled training core'})"
     )
     print_table(table)
 
 
 def _rate(results: "Results", cases: "Iterable[Case]") -> float:
-    """How much longer than estimated the runs in the store have taken."""
+    """How much longer than estimated the runs in the store took."""
     known = [(found["wall_seconds"], case.seconds) for case in cases if (found := results.record(case)) is not None]
     return sum(wall for wall, _ in known) / sum(guess for _, guess in known) if known else 1.0
 
 
 def _lacking(cases: "Sequence[Case]", data_dir: Path | None) -> dict[str, str]:
-    """Data sets that the cases need and that cannot be had, with the reason; others are fetched, with a bar each."""
+    """Data sets the cases need but cannot get, with the reason; others are downloaded, each with a progress bar."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -131,7 +135,7 @@ def _lacking(cases: "Sequence[Case]", data_dir: Path | None) -> dict[str, str]:
 
 
 def _compute(cases: "Sequence[Case]", results: "Results", jobs: int, data_dir: Path | None) -> list[str]:
-    """Compute the cases with progress; the errors of those that failed."""
+    """Compute the cases and show progress; returns the errors of those that failed."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -139,7 +143,7 @@ def _compute(cases: "Sequence[Case]", results: "Results", jobs: int, data_dir: P
 
     console = Console(stderr=True)
     failed: list[str] = []
-    played = dict.fromkeys(cases, 0.0)  # seconds' worth of each run that is done
+    played = dict.fromkeys(cases, 0.0)  # seconds of each run that are done
     total, resumed, finished = sum(case.seconds for case in cases), 0.0, 0
     start = time.monotonic()
     with Progress(TextColumn("{task.description}"), BarColumn(), console=console) as progress:
@@ -148,7 +152,7 @@ def _compute(cases: "Sequence[Case]", results: "Results", jobs: int, data_dir: P
             for step in compute(cases, results, jobs, data_dir):
                 each = step.case.seconds / step.case.rounds
                 if not played[step.case] and not step.done:
-                    resumed += each * (step.round - 1)  # rounds that an earlier call has played
+                    resumed += each * (step.round - 1)  # rounds played by an earlier call
                 played[step.case] = step.case.seconds if step.done else each * step.round
                 done = sum(played.values())
                 left = (time.monotonic() - start) * (total - done) / max(done - resumed, each)
@@ -160,7 +164,7 @@ def _compute(cases: "Sequence[Case]", results: "Results", jobs: int, data_dir: P
                 if step.done and not console.is_terminal:
                     print(f"{words}{': failed' if step.error else ''}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
-            print("\nstopped; what is done is kept, and the same command goes on", file=sys.stderr)
+            print("\nstopped; finished work is kept, and the same command continues", file=sys.stderr)
             raise typer.Exit(130) from None
     return failed
 

@@ -1,4 +1,4 @@
-"""`fedfilt plan`, `profile` and `info`: what would happen, and what this machine can do."""
+"""`fedfilt plan`, `profile` and `info`: what a round would do, and what this machine can do."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,12 @@ from fedfilt.cli import _console as console
 def plan(
     config: console.ConfigFile,
     overrides: console.Overrides = None,
-    out: Annotated[Path, typer.Option(help="Where the picture of the round goes.")] = Path("plan.html"),
+    out: Annotated[Path, typer.Option(help="File for the picture of the round.")] = Path("plan.html"),
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Show what the scheduler has every device do in the first round, without training."""
+    """Show the scheduler's plan for every device in the first round, without training."""
     with console.errors(), trusting(trust_code):
         from fedfilt.data.store import store_with
         from fedfilt.runs.build import Run
@@ -47,17 +47,17 @@ def profile(
     model: Annotated[str, typer.Option(help="Model: a name, or module:Class.")] = "paper_cnn",
     shape: Annotated[str, typer.Option(help="Shape of an input.")] = "1,28,28",
     classes: Annotated[int, typer.Option(min=2, help="Number of labels.")] = 10,
-    name: Annotated[str, typer.Option(help="Name of this device in the table.")] = "device",
+    name: Annotated[str, typer.Option(help="Name of this device in the output.")] = "device",
     send_to: Annotated[
-        str, typer.Option(help="HOST:PORT of an edge server that runs `fedfilt profile --listen PORT`.")
+        str, typer.Option(help="HOST:PORT of an edge server running `fedfilt profile --listen PORT`.")
     ] = "",
     size: Annotated[
         int, typer.Option(min=0, help="Bytes to send; default: the model's update.", show_default=False)
     ] = 0,
-    listen: Annotated[int, typer.Option(help="Be the edge server: take bytes on this port, once, and end.")] = -1,
+    listen: Annotated[int, typer.Option(help="Be the edge server: receive bytes on this port once, then exit.")] = -1,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
-    """Measure this machine's seconds per sample and its uplink: a line for the table of devices.name = "measured"."""
+    """Measure this machine's seconds per sample and uplink: a line for the table of devices.name = "measured"."""
     with console.errors():
         from fedfilt import _parts
         from fedfilt.training import profiling
@@ -69,7 +69,7 @@ def profile(
         try:
             dimensions = tuple(int(side) for side in shape.split(","))
         except ValueError:
-            raise ValueError(f"shape must be whole numbers with commas between, got {shape!r}") from None
+            raise ValueError(f"shape must be whole numbers separated by commas, got {shape!r}") from None
         from fedfilt.system.wire import wire_size
         from fedfilt.training.sgd import Training
         from fedfilt.training.trainer import Trainer
@@ -88,7 +88,7 @@ def profile(
 
 
 def info(as_json: console.Json = False) -> None:
-    """Show versions, cores, the data cache, and which code trains and filters here and why."""
+    """Show versions, cores, the data cache, and which code trains and filters here, and why."""
     with console.errors():
         import platform
 

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 def run(
     config: console.ConfigFile,
     overrides: console.Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/NAME-seed-N")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME-seed-N")] = None,
     resume: console.Resume = False,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds in all; a run that is resumed goes on up to them.")
+        int | None, typer.Option(min=1, help="Total number of rounds, also for a run that is resumed.")
     ] = None,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     live: Annotated[bool, typer.Option("--live", help="Open the dashboard on this run.")] = False,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Train the devices of an experiment and keep everything in a run folder.
+    """Train the devices of an experiment and save everything in a run folder.
 
-    CONFIG may also be a run folder, which goes on: `fedfilt run runs/mnist_2-seed-0 --rounds 400`.
+    CONFIG may also be a run folder, to continue that run: `fedfilt run runs/mnist_2-seed-0 --rounds 400`.
     """
     with console.errors(), trusting(trust_code), live_dashboard() as watched:
         from fedfilt import calls
@@ -67,7 +67,7 @@ def _labels(data: "FederatedData") -> Any:
     for device, counts in enumerate(data.label_counts[:40]):
         table.add_row(str(device), str(counts.sum()), *[str(n) if n else "·" for n in counts if data.labelled])
     if data.count > 40:
-        table.caption = f"... and {data.count - 40} devices more"
+        table.caption = f"... and {data.count - 40} more devices"
     return table
 
 
@@ -100,7 +100,7 @@ def _result_table(result: dict[str, Any]) -> Any:
                 table.add_row(f"{test}, {said}", str(row["round"]), *values)
     totals = result["totals"]
     table.caption = (
-        f"in all: {totals['I_5_flops']:.3g} FLOPs, latency {totals['I_6_latency_seconds']:.4g} s, desynchronisation "
+        f"total: {totals['I_5_flops']:.3g} FLOPs, latency {totals['I_6_latency_seconds']:.4g} s, desynchronisation "
         f"{totals['I_7_desync_seconds']:.3g} s, {totals['joules']:.3g} J, {totals['bytes'] / 1e6:.4g} MB (simulated)"
     )
     return table

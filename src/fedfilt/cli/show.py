@@ -19,10 +19,10 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of a c
 
 def report(
     runs: Runs,
-    out: Annotated[Path | None, typer.Option(help="The file.", show_default="report.html in the folder")] = None,
-    images: Annotated[str, typer.Option(help="Also every figure as a file: png, svg or pdf (needs Chrome).")] = "",
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="report.html in the folder")] = None,
+    images: Annotated[str, typer.Option(help="Also save each figure as png, svg or pdf (needs Chrome).")] = "",
 ) -> None:
-    """Write one HTML file about a run or a comparison that opens offline in any browser."""
+    """Write a report on a run or a comparison: one HTML file that opens offline in any browser."""
     with errors():
         from fedfilt import calls
         from fedfilt.show import report as reports
@@ -38,18 +38,20 @@ def report(
 def dashboard(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders of runs or homes, or folders that hold some.", show_default="the folder runs"),
+        typer.Argument(help="Folders of runs or homes, or folders that contain them.", show_default="the folder runs"),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; for others than this machine, choose a token.")
+        str, typer.Option(help="Address to listen on; to let other machines in, choose a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any that is free.")] = PORT,
-    token: Annotated[str, typer.Option(envvar="FEDFILT_TOKEN", help="Needed to look.", show_default="drawn")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = PORT,
+    token: Annotated[
+        str, typer.Option(envvar="FEDFILT_TOKEN", help="Token that the page asks for.", show_default="random")
+    ] = "",
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Watch runs while they train: the building, every device, what if mu were another; stop and resume.
+    """Watch runs while they train: the building, every device, the effect of another mu; stop and resume runs.
 
-    A living home among the folders has a page of its own, at /home.
+    A living home in one of the folders has a page of its own, /home.
     """
     with errors():
         _check_dash()
@@ -57,7 +59,7 @@ def dashboard(
         from fedfilt.show.dashboard.server import serve
 
         def ready(address: str, once: str) -> None:
-            print(f"dashboard: {address} (Ctrl-C ends it)", flush=True)
+            print(f"dashboard: {address} (stop it with Ctrl-C)", flush=True)
             if browser:
                 import webbrowser
 
@@ -66,11 +68,11 @@ def dashboard(
         try:
             serve(runs or [Path("runs")], host, port, token, ready)
         except KeyboardInterrupt:
-            print("dashboard ended; runs go on")
+            print("dashboard stopped; runs continue")
 
 
 def after(folder: Path) -> None:
-    """Write the report of what has just been run, and say how to look at it."""
+    """Write the report on what has just been run, and say how to open it."""
     from fedfilt.show import report as reports
 
     path = reports.write([folder])
@@ -80,9 +82,9 @@ def after(folder: Path) -> None:
 
 @contextmanager
 def live() -> Iterator[Callable[[Path], None]]:
-    """Gives a function that opens the dashboard on a folder, in a process of its own so that training is not slowed.
+    """Gives a function that opens the dashboard on a folder, in a separate process so that training is not slowed.
 
-    At the end, a reader at a terminal keeps it until Ctrl-C; elsewhere it ends with the run.
+    In a terminal the dashboard stays open after the run until Ctrl-C; elsewhere it ends with the run.
     """
     opened: list[subprocess.Popen[bytes]] = []
     folders: list[Path] = []
@@ -107,7 +109,7 @@ def live() -> Iterator[Callable[[Path], None]]:
         for process in opened:
             try:
                 if sys.stdin.isatty() and process.poll() is None:
-                    print("The dashboard stays open; Ctrl-C ends it.", file=sys.stderr)
+                    print("The dashboard stays open; stop it with Ctrl-C.", file=sys.stderr)
                     process.wait()
             except KeyboardInterrupt:
                 pass
@@ -115,15 +117,15 @@ def live() -> Iterator[Callable[[Path], None]]:
             process.wait()
         for folder in folders:
             with suppress(OSError):
-                folder.rmdir()  # if the run did not begin
+                folder.rmdir()  # if the run did not start
 
 
 def _check_folders(runs: list[Path] | None) -> None:
-    """A folder that is not there is misspelt more often than it is yet to come."""
+    """Refuse a missing folder: it is more often misspelt than not there yet."""
     for folder in runs or [Path("runs")]:
         if not folder.is_dir():
             named = "name the folder of your runs" if runs is None else "check the name"
-            raise ValueError(f"there is no folder {folder}: {named}, or begin a run with fedfilt run EXPERIMENT.toml")
+            raise ValueError(f"there is no folder {folder}: {named}, or start a run with fedfilt run EXPERIMENT.toml")
 
 
 def _check_dash() -> None:

@@ -1,4 +1,4 @@
-"""`fedfilt tune`: settings of rules, chosen on training samples that were held out."""
+"""`fedfilt tune`: choose the settings of rules on held-out training samples."""
 
 import shlex
 from pathlib import Path
@@ -14,18 +14,20 @@ def tune(
     config: console.ConfigFile,
     overrides: console.Overrides = None,
     rules: Annotated[
-        str, typer.Option(help="Rules to tune: names with commas between, such as fedavg,finetune,ditto,gfedfilt.")
+        str, typer.Option(help="Rules to tune, separated by commas, such as fedavg,finetune,ditto,gfedfilt.")
     ] = "fedavg,local,finetune,ditto,gfedfilt",
-    budget: Annotated[int, typer.Option(min=1, help="Runs of validation for each rule.")] = 20,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds that each setting is tried with.")] = 2,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them: those below stay new.")] = 100,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/NAME-tune")] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Validation runs for each rule.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for each setting.")] = 2,
+    first_seed: Annotated[
+        int, typer.Option(min=0, help="First seed; lower ones stay unused for the comparison.")
+    ] = 100,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs.", show_default="runs/NAME-tune")] = None,
     resume: console.Resume = False,
     as_json: console.Json = False,
     data_dir: console.DataDir = None,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Choose learning rates and options of rules, with the same budget for each, on training samples held out."""
+    """Choose learning rates and options of rules on held-out training samples, with the same budget for each rule."""
     with console.errors(), trusting(trust_code):
         from fedfilt import calls
         from fedfilt.runs.config import load
@@ -53,7 +55,7 @@ def tune(
         words = ["fedfilt", "compare", str(config), *(overrides or []), "--tuned", str(folder), "--seeds", "5"]
         words += ["--out", f"{folder}d"] if folder.name.endswith("-tune") else ["--out", f"{folder}-compare"]
         print(
-            f"what was tried: {folder / FILE}. Compare the rules on seeds that are new to them:\n  {shlex.join(words)}"
+            f"all trials: {folder / FILE}. Compare the rules on seeds that tuning has not used:\n  {shlex.join(words)}"
         )
 
 
@@ -61,7 +63,7 @@ def _table(found: Any) -> Any:
     from rich.table import Table
 
     table = Table("rule", "validation", "chosen", "next best", "failed")
-    table.title = f"{found.metric.words} on training samples that were held out, mean over {len(found.seeds)} seed(s)"
+    table.title = f"{found.metric.words} on held-out training samples, mean over {len(found.seeds)} seed(s)"
     for rule, tried in found.rules.items():
         good = [one for one in tried if one.validation is not None]
         words = ", ".join(f"{key}={value:g}" for key, value in good[0].settings.items())

@@ -1,4 +1,4 @@
-"""G-Fedfilt on Flower: a strategy for Flower apps, and all that runs an experiment on real devices.
+"""G-Fedfilt on Flower: a strategy for Flower apps, and everything to run an experiment on real devices.
 
 `GFedFilt` is the strategy. It needs the extra `fedfilt[flower]`.
 """

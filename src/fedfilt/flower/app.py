@@ -1,7 +1,7 @@
 """The Flower app: `client` for devices and `server` for the edge server, unchanged in simulation and deployment.
 
-The run config holds the experiment as TOML text. What only the edge server may decide, who the devices are and where
-the run is kept, it reads from the file that the environment variable FEDFILT_DEPLOYMENT names.
+The run config holds the experiment as TOML text. What only the edge server may decide (who the devices are, where the
+run is stored) comes from the file that the environment variable FEDFILT_DEPLOYMENT names.
 """
 
 import logging
@@ -38,33 +38,33 @@ DEPLOYMENT = "FEDFILT_DEPLOYMENT"
 
 
 def _place(context: Context) -> Workplace:
-    """Where a device works: in the folder its SuperNode was started with; in a simulation, in one made for it."""
+    """Where a device works: in the folder its SuperNode was started with or, in a simulation, in one made for it."""
     named, number = context.node_config.get("folder"), context.node_config.get("partition-id")
     if named is not None:
         device = Device.read(Path(str(named)).expanduser())
         if device.group:
-            raise ValueError("a SuperNode runs code of the server: a device that hides its rows must be a resident one")
+            raise ValueError("a SuperNode runs the server's code: a device that hides its rows needs `fedfilt device`")
         return device.workplace()
     if number is None:
         raise ValueError("a SuperNode needs --node-config 'folder=\"...\"' (or, in a simulation, a partition-id)")
     config = _config(context)
     folder, key = _simulated(context) / f"device-{number}", config.hash()
-    everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only where nothing is kept yet
-    data = (not config.encoder.latent and kept_kind(folder, key)) or everybody()  # encoders need to know of all kinds
+    everybody = cache(lambda: dealt(config, config.graph.graph(config.seed)))  # only needed if nothing is stored yet
+    data = (not config.encoder.latent and kept_kind(folder, key)) or everybody()  # encoders need to know all kinds
     how = config.training, config.seed, config.sparsifier, config.client
     desk = Desk.of(data, model_of(config, data), *how).at(int(number))
     return Workplace(desk, lambda device: kept_samples(folder, key, device, everybody), folder)
 
 
 def _simulated(context: Context) -> Path:
-    """The folder of all devices of a simulation; it ends with the run."""
+    """The folder for all devices of a simulation; it is removed with the run."""
     return Path(tempfile.gettempdir()) / f"fedfilt-{os.getuid()}-{context.run_id}"
 
 
 def _config(context: Context) -> Config:
     config = from_table(tomllib.loads(str(context.run_config["experiment"])))
     place = replace(config.engine, name="flower")
-    # every round is saved: what a device may forget must be safe with the server
+    # save every round: what a device may forget must be safe on the server
     return replace(config, engine=place, checkpoint=CheckpointTable(every=1))
 
 
@@ -74,7 +74,7 @@ server = ServerApp()
 
 @server.main()
 def _main(grid: Grid, context: Context) -> None:
-    """Play the experiment on the devices of a grid, from the last checkpoint on if there is one."""
+    """Run the experiment on the devices of a grid, from the last checkpoint if there is one."""
     named = os.environ.get(DEPLOYMENT)
     if named:
         handler = logging.FileHandler(Path(named).parent / "run.log")
@@ -83,10 +83,10 @@ def _main(grid: Grid, context: Context) -> None:
         log.setLevel(logging.INFO)
     guard_replies()
     try:
-        with locked(Path(named).parent) if named else nullcontext():  # by which a supervisor sees that this is alive
+        with locked(Path(named).parent) if named else nullcontext():  # shows a supervisor that this is alive
             _play(grid, context)
-    except Exception:  # whatever it was belongs in run.log too; it is raised again
-        log.exception("the run ends here; a new one goes on from its last checkpoint")
+    except Exception:  # log everything in run.log too, and raise it again
+        log.exception("the run ends here; a new one continues from its last checkpoint")
         raise
     finally:
         if not named:
@@ -94,13 +94,13 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 def _play(grid: Grid, context: Context) -> None:
-    """Play to the last round; whenever devices were added, removed or replaced, go on from there with them."""
+    """Play to the last round; whenever devices are added, removed or replaced, continue with the new members."""
     named = os.environ.get(DEPLOYMENT)
     if named is None and not is_simulated(grid):
         raise ValueError(f"{DEPLOYMENT} must name the file of the deployment; start the SuperLink with fedfilt deploy")
     members = None if named is None else Members(Path(named).parent)
     if named is not None:
-        experiment_table(Path(named).parent)  # code that it names must be trusted, and may lie there
+        experiment_table(Path(named).parent)  # code that it names must be trusted, and may be in that folder
     folder = Path(str(context.run_config.get("out", "")) or "runs/flower") if members is None else members.run
     begun = False
     while True:
@@ -118,7 +118,7 @@ def _play(grid: Grid, context: Context) -> None:
 
 
 def _play_on(made: Run, engine: Flower, folder: Path, members: Members | None) -> bool:
-    """Play rounds, each when its turn comes, until the last one, True, or until the members have changed, False."""
+    """Play each round when it is due; True after the last one, False as soon as the members have changed."""
     rounds, place = made.config.rounds, made.config.engine
     turns = pace(place.every, place.between)
     lines = play_in_folder(made, folder, True, engine)

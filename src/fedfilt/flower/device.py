@@ -1,7 +1,7 @@
-"""A device as one small resident process: it waits for orders, trains or tests in the native core, answers, goes on.
+"""A device as one small resident process: it waits for jobs, trains or tests in the native core, and replies.
 
-It reads `device.toml`, its key and its samples from its own folder, keeps its model and what it has not sent yet there,
-and comes back by itself after any failure. It runs no code that the server sends.
+It reads `device.toml`, its key and its samples from its own folder, keeps its model and unsent updates there, and
+recovers by itself after any failure. It runs no code that the server sends.
 """
 
 import ctypes
@@ -44,15 +44,15 @@ from fedfilt.training.work import Desk, Own
 
 log = logging.getLogger("fedfilt")
 
-BUSY, IDLE = 0.1, 3.0  # seconds between two looks for an order, at least and at most
-LONGEST = 30.0  # seconds without a look, where the next order usually takes longer
-UNHURRIED = 10.0  # seconds that a device seems to have waited when it starts
-LOOKS = 10  # in the time that it usually waits for an order
-PATIENCE = 10.0  # seconds before the next attempt to connect, at most
-AHEAD = 5.0  # seconds by which Flower lets a clock be ahead
+BUSY, IDLE = 0.1, 3.0  # seconds between two polls for a job, at least and at most
+LONGEST = 30.0  # most seconds without a poll if the next job usually takes longer
+UNHURRIED = 10.0  # seconds that a device pretends to have waited when it starts
+LOOKS = 10  # polls in the usual waiting time for a job
+PATIENCE = 10.0  # most seconds before the next attempt to connect
+AHEAD = 5.0  # seconds that Flower allows a clock to be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
-GROUP_KEY = "group.key"  # in the folder of a device whose edge server is not to see its rows
-MARGIN = 0.05  # of its validation samples, by which a new model may be worse than the one before
+GROUP_KEY = "group.key"  # in the folder of a device that hides its rows from the edge server
+MARGIN = 0.05  # share of its validation samples by which a new model may be worse than the last
 KINDS = {"int64": np.int64, "float32": np.float32, "bool": np.bool_}  # of inputs and targets
 CRASHED = 2  # Flower's code for an app that failed
 MALLOC = ((-3, 256 << 10), (-8, 1))  # M_MMAP_THRESHOLD: bytes of a large block; M_ARENA_MAX: heaps
@@ -60,17 +60,17 @@ MALLOC = ((-3, 256 << 10), (-8, 1))  # M_MMAP_THRESHOLD: bytes of a large block;
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """A device as its folder says."""
+    """A device, as described by its folder."""
 
     name: str
     address: str
     folder: Path
     desk: Desk
-    about: str  # the experiment that it takes part in
-    source: Source | None  # its own data; None: it was dealt its samples
-    number: int  # its row, which it says itself where there are no keys
+    about: str  # the experiment it takes part in
+    source: Source | None  # its own data; None if it was dealt its samples
+    number: int  # its row, which it reports itself if there are no keys
     secure: bool  # whether it has a key
-    group: blind.Group | None = None  # what all devices have and the edge server has not, to hide rows from it
+    group: blind.Group | None = None  # known to all devices but not to the edge server, to hide rows from it
 
     @classmethod
     def read(cls, folder: Path) -> "Device":
@@ -91,24 +91,22 @@ class Device:
         except Untrusted:
             raise
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise ValueError(
-                f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}"
-            ) from None
+            raise ValueError(f"{folder} is not a device's folder made by fedfilt deploy write: {error}") from None
 
     def connection(self) -> Fleet:
-        """A new connection, with the certificate and the key that are in the folder now."""
+        """A new connection, with the certificate and key now in the folder."""
         if not self.secure:
             return Fleet(self.address, None, None)
         return Fleet(self.address, (self.folder / "ca.crt").read_bytes(), (self.folder / "key").read_bytes())
 
     def workplace(self) -> Workplace:
-        """Where it works now: with the samples that it has, and what its owner lets it tell."""
+        """Where it works now: with its current samples, and with what its owner lets it report."""
         state = self.folder / "state"
         if self.source is None:
             return Workplace(self.desk, lambda number: self._dealt(state), state, self.about, group=self.group)
         held = self.source.held()
         if not len(held.train_y):
-            _say_once("this device has no labelled samples: it trains nothing, and learns from its neighbours")
+            _say_once("this device has no labelled samples: it does not train, but learns from its neighbours")
         parts = (held[0:2], held[2:4], held[4:6])
         train, validation, test = (Own(x, y, np.arange(len(y))) for x, y in parts)
         scaling = "" if held.scaling is None else held.scaling.to_json()
@@ -120,12 +118,12 @@ class Device:
         try:
             return read_samples(state / "samples.safetensors")
         except (OSError, SafetensorError, ValueError) as error:
-            log.warning("the samples cannot be read: %s", error)
-            raise BadMessage("this device cannot read the samples that it was dealt") from None
+            log.warning("cannot read the samples: %s", error)
+            raise BadMessage("this device cannot read the samples it was dealt") from None
 
 
 def _check_owner(folder: Path) -> None:
-    """Refuse code that the owner's settings name and nobody trusts; other faults can be put right later."""
+    """Refuse untrusted code that the owner's settings name; other mistakes can be corrected later."""
     try:
         owner(folder)
     except Untrusted:
@@ -135,7 +133,7 @@ def _check_owner(folder: Path) -> None:
 
 
 def _group(folder: Path, desk: Desk, privacy: Table) -> blind.Group:
-    """How this device hides its rows: the keys in its folder, and the pieces that the experiment says."""
+    """How this device hides its rows: the keys in its folder, and the number of pieces from the experiment."""
     pieces = check_count("pieces", privacy.get("pieces", 1), high=blind.PIECES)
     keys = blind.read_keys((folder / GROUP_KEY).read_text(encoding="utf-8"))
     return blind.Group(tuple(keys), blind.Cut(desk.seed, desk.width, pieces))
@@ -152,7 +150,7 @@ def making_of(table: Table) -> Making:
 
 
 def desk_of(table: Table, sort: str = "") -> Desk:
-    """How a device, of a kind if inputs are unlike, trains, from the part of the experiment that its folder holds."""
+    """How a device trains, from the part of the experiment in its folder; `sort` is its kind if inputs differ."""
     data, model, sparsifier = table["data"], dict(table["model"]), dict(table["sparsifier"])
     shapes = {one["kind"]: tuple(one["shape"]) for one in data.get("sensors", ())} or {sort: tuple(data["shape"])}
     shape, classes = shapes[sort], data["classes"] if "classes" in data else len(data["labels"])
@@ -169,15 +167,15 @@ def desk_of(table: Table, sort: str = "") -> Desk:
 
 
 def _as_tuples(options: Table) -> Table:
-    """Options of a part as its dataclass has them: TOML has lists only."""
+    """Options of a part with tuples, as its dataclass expects: TOML only has lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def give_memory_back() -> None:
-    """Let malloc give large blocks back to the system as soon as they are free, and threads share one heap.
+    """Make malloc return large blocks to the system as soon as they are free, and let threads share one heap.
 
-    A process that stays for months reads, trains and writes blocks of a megabyte or so in three threads. glibc would
-    keep them in a heap for each, which grow by tens of megabytes until holes fit.
+    A process that runs for months reads, trains and writes blocks of about a megabyte in three threads. glibc would
+    keep a heap for each thread, and these would grow by tens of megabytes until free gaps fit.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc
@@ -186,8 +184,8 @@ def give_memory_back() -> None:
 
 
 def stay(folder: Path) -> None:
-    """Be a device until this process is told to stop."""
-    internals("fleet")  # a Flower that we do not know is named at once
+    """Be a device until this process is stopped."""
+    internals("fleet")  # reports an unknown version of Flower at once
     device = Device.read(folder)
     delay = 1.0
     while True:
@@ -201,14 +199,14 @@ def stay(folder: Path) -> None:
                 delay = 1.0
                 _serve(device, fleet)
         except Exception as error:
-            log.warning("%s; the next attempt is in %g s", _reason(fleet, error), delay)
+            log.warning("%s; trying again in %g s", _reason(fleet, error), delay)
         time.sleep(delay)
         delay = min(2 * delay, PATIENCE)
 
 
 def _serve(device: Device, fleet: Fleet) -> None:
-    """Answer orders for as long as the connection holds."""
-    last, waits = time.monotonic() - UNHURRIED, (0.0, 0.0)  # for the last two orders: one to train, one to test
+    """Carry out jobs as long as the connection holds."""
+    last, waits = time.monotonic() - UNHURRIED, (0.0, 0.0)  # for the last two jobs: one to train, one to test
     while True:
         order = _persist(fleet.receive)
         waited = time.monotonic() - last
@@ -223,10 +221,10 @@ def _serve(device: Device, fleet: Fleet) -> None:
 
 
 def pause(waited: float, usual: float) -> float:
-    """Seconds until the next look for an order, after a wait of `waited`; the usual one ends after `usual`.
+    """Seconds until the next poll for a job, after waiting for `waited`; the usual wait is `usual`.
 
-    The first look is after half of the usual wait, and then there are ten in the time of one. So looking costs no more
-    than working, with however many devices, and a round gets no longer than by a tenth.
+    The first poll comes after half the usual wait; from then on, there are ten per usual wait. So polling costs no more
+    than the work itself, with any number of devices, and makes a round at most a tenth longer.
 
     >>> pause(0, usual=8), pause(4, usual=8), pause(20, usual=8), pause(0, usual=0)
     (4.0, 0.8, 2.0, 0.1)
@@ -236,7 +234,7 @@ def pause(waited: float, usual: float) -> float:
 
 
 def _persist(ask: Callable[[], Any]) -> Any:
-    """Ask until the edge server can be reached; it keeps a device that was online for a while, and so do we."""
+    """Ask until the edge server can be reached: for a while, it remembers a device that was online, and so do we."""
     delay = 1.0
     while True:
         try:
@@ -246,23 +244,23 @@ def _persist(ask: Callable[[], Any]) -> Any:
             return found
         except Unreachable as error:
             if delay == 1.0:
-                log.warning("the edge server cannot be reached (%s); this device goes on trying", error)
+                log.warning("the edge server cannot be reached (%s); this device keeps trying", error)
         time.sleep(delay)
         delay = min(2 * delay, PATIENCE)
 
 
 def answer(device: Device, order: Any, ahead: float = math.nan) -> Any:
-    """Do what an order says; what goes wrong is said in the reply, and the device stays as it was."""
+    """Carry out a job; if it fails, the reply says why, and the device stays as it was."""
     work = {"train": train_reply, "evaluate": test_reply}.get(order.metadata.message_type)
     try:
         if order.metadata.message_type == "query" and not device.secure:
             return Message(who_reply(device.number), reply_to=order)
         if work is None:
-            raise BadMessage(f"this device does not know orders to {order.metadata.message_type}")
-        check_about(order.content, device.about)  # before its data, which may be made for another experiment
+            raise BadMessage(f"this device does not know jobs of type {order.metadata.message_type}")
+        check_about(order.content, device.about)  # before its data, which may belong to another experiment
         return Message(work(order.content, device.workplace()._replace(ahead=ahead)), reply_to=order)
-    except Exception as error:  # whatever it is, the device stays as it was, and goes on
-        log.warning("an order could not be carried out: %s", error or type(error).__name__)
+    except Exception as error:  # whatever it is, the device stays as it was and carries on
+        log.warning("a job could not be carried out: %s", error or type(error).__name__)
         return Message(Error(CRASHED, said_of(error)), reply_to=order)
 
 
@@ -272,15 +270,15 @@ def _say_once(text: str) -> None:
 
 
 def _reason(fleet: Fleet | None, error: Exception) -> str:
-    """Why the device is not connected; Flower says nothing about a clock that is ahead."""
+    """Why the device is not connected; Flower does not mention a clock that is ahead."""
     if fleet is None:
-        return f"the key or the certificate cannot be read: {error}"  # it may be being replaced
+        return f"the key or the certificate cannot be read: {error}"  # somebody may be replacing it
     if not isinstance(error, Refused):
-        return f"the connection was given up: {error or type(error).__name__}"
+        return f"the connection was lost: {error or type(error).__name__}"
     ahead = fleet.clock_ahead()
     if ahead is not None and abs(ahead) > AHEAD:
         side = "ahead of" if ahead > 0 else "behind"
-        return f"the clock of this device is {abs(ahead):.0f} s {side} the edge server's: set it right ({error})"
+        return f"the clock of this device is {abs(ahead):.0f} s {side} the edge server's: please set it ({error})"
     if str(error).startswith(NOT_ACTIVATED):
-        return "the edge server does not know this key, or still counts an earlier process as online (for a minute)"
+        return "the edge server does not know this key, or counts an earlier process as online for up to a minute"
     return str(error)

@@ -1,4 +1,4 @@
-"""The living home of a deployment: folders that `fedfilt home write` made, on their broker."""
+"""The living home of a deployment: connects the folders that `fedfilt home write` made to their broker."""
 
 import itertools
 import json
@@ -29,11 +29,11 @@ from fedfilt.home.topics import correction as parsed
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
 EDGE, EARS, PEOPLE = "edge", "edge-ears", "people"
-FASTEST = 10_000.0  # times as fast as real life
+FASTEST = 10_000.0  # times real time
 
 
 def settings(folder: Path) -> Table:
-    """What the home.toml in a folder says."""
+    """The settings in a folder's home.toml."""
     try:
         table = tomllib.loads((folder / "home.toml").read_text(encoding="utf-8"))
     except OSError:
@@ -42,12 +42,12 @@ def settings(folder: Path) -> Table:
         raise ValueError(f"{folder / 'home.toml'} cannot be read: {error}") from None
     missing = [key for key in ("home", "broker", "tls") if key not in table]
     if missing:
-        raise ValueError(f"{folder / 'home.toml'} must say {', '.join(missing)}")
+        raise ValueError(f"{folder / 'home.toml'} must have the keys {', '.join(missing)}")
     return table
 
 
 def clock_of(table: Table) -> Clock:
-    """The clock that a home.toml asks for: the machine's, or with a [clock] a faster one, to rehearse.
+    """The clock for a home.toml: the machine's or, with [clock], a faster one for rehearsals.
 
     >>> clock_of({}).speed, clock_of({"clock": {"speed": 500.0, "origin": 1.7e9}}).speed
     (1.0, 500.0)
@@ -56,7 +56,7 @@ def clock_of(table: Table) -> Clock:
     if given is None:
         return Clock()
     if not isinstance(given, dict) or not {"speed", "origin"} <= set(given):
-        raise ValueError(f"[clock] must say speed and origin, got {given!r}")
+        raise ValueError(f"[clock] must have the keys speed and origin, got {given!r}")
     for key in given:
         check_choice("key of [clock]", key, ("speed", "origin"))
     clock = Clock(
@@ -65,8 +65,8 @@ def clock_of(table: Table) -> Clock:
     )
     if not 0 <= clock.now() <= LATEST:
         raise ValueError(
-            f"clock.origin must be when the rehearsal begins, in seconds since 1970, got {given['origin']:g}: at that "
-            "speed it would be long over, or long to come"
+            f"clock.origin must be the time at which the rehearsal starts, in seconds since 1970, got "
+            f"{given['origin']:g}: at that speed it would be long over or far in the future"
         )
     return clock
 
@@ -80,9 +80,9 @@ def connect(folder: Path, name: str, file: str = "client", will: tuple[str, byte
 
 
 def keep_home(folder: Path, each: Callable[[], None] = lambda: None) -> None:
-    """Be the edge server of a home until told to stop; what happens goes to the folder `home` in the given one.
+    """Be the edge server of a home until stopped; it records what happens in the folder `home` inside the given one.
 
-    `each` is called now and then.
+    `each` is called every now and then.
     """
     each()
     table = settings(folder)
@@ -91,7 +91,7 @@ def keep_home(folder: Path, each: Callable[[], None] = lambda: None) -> None:
         voting, labels = Voting(**table.get("vote", {})), list(table["labels"])
         correct_seconds = table.get("correct_seconds", 30.0)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder / 'home.toml'} is not what fedfilt home write makes: {error}") from None
+        raise ValueError(f"{folder / 'home.toml'} must be as fedfilt home write makes it: {error}") from None
     known, corrected = listed(table), asking(folder, table.get("round_after", 0))
     follow = _following(folder)
     files.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def keep_home(folder: Path, each: Callable[[], None] = lambda: None) -> None:
                 correct_seconds=correct_seconds,
                 corrected=corrected,
             )
-            log.info("%d devices may speak in %s", len(known["devices"]), topics.home)
+            log.info("%d devices may publish in %s", len(known["devices"]), topics.home)
 
             def turn() -> None:
                 follow(edge.enlist)
@@ -123,7 +123,7 @@ def keep_home(folder: Path, each: Callable[[], None] = lambda: None) -> None:
 
 
 def listed(table: Table) -> Table:
-    """What a home.toml lists: `devices` with their rooms, those that are `moving`, and `rooms` besides theirs."""
+    """The lists in a home.toml: `devices` with their rooms, those that are `moving`, and further `rooms`."""
     devices, moving, rooms = table.get("devices"), table.get("moving", []), table.get("rooms", [])
     if not isinstance(devices, dict):
         raise ValueError("home.toml must list the devices with their rooms, as fedfilt home write does")
@@ -134,7 +134,7 @@ def listed(table: Table) -> Table:
 
 
 def _following(folder: Path) -> Callable[[Callable[..., None]], None]:
-    """To be called now and then with what is to take up the devices of a home.toml that has changed."""
+    """A function to call every now and then, with one that enlists the devices of a changed home.toml."""
 
     known = (folder / "home.toml").stat().st_mtime_ns
 
@@ -153,13 +153,13 @@ def _following(folder: Path) -> Callable[[Callable[..., None]], None]:
         except ValueError as error:
             log.warning("%s; the devices stay as they were", error)
         else:
-            log.info("%d devices may speak now", len(known_now["devices"]))
+            log.info("%d devices may publish now", len(known_now["devices"]))
 
     return look
 
 
 def asking(folder: Path, corrections: int) -> Callable[[], None]:
-    """To be called for every correction: asks for a round of training after so many of them; 0: never."""
+    """A function to call for every correction; it requests a training round after that many of them (0: never)."""
     check_count("round_after", corrections, low=0)
     given = itertools.count(1)
 
@@ -172,25 +172,25 @@ def asking(folder: Path, corrections: int) -> Callable[[], None]:
 
 @contextmanager
 def deciding(folder: Path) -> Iterator[None]:
-    """Let the device of a folder decide on what it senses, beside whatever is inside, if it belongs to a home."""
+    """If a folder's device belongs to a home, let it decide on what it senses while the block runs."""
     if not (folder / "home.toml").exists():
         yield
         return
     table, device = settings(folder), Device.read(folder)
     if device.source is None:
-        raise ValueError("a device decides on what it senses only with own data")
+        raise ValueError("a device can decide on what it senses only if it has own data")
     name, topics, clock, stop = table["device"], Topics(table["home"]), clock_of(table), threading.Event()
     room = check_name("room", table.get("room"))
     bus = connect(folder, name, will=last_will(topics, name))
     try:
         making = device.source.making
-        trainer = Device.read(folder).desk.trainer  # of its own: it decides while the other one trains
+        trainer = Device.read(folder).desk.trainer  # a separate one: it decides while the other trains
         decider = Decider(folder, making, trainer, bus, topics, name, room, clock)
         threading.Thread(target=decider.watch, args=(stop,), daemon=True).start()
         if decider.settings.source:
             threading.Thread(target=decider.live, args=(stop,), daemon=True).start()
         else:
-            log.warning("%s senses nothing: its own.toml has no [source]", name)
+            log.warning("%s has no readings: its own.toml has no [source]", name)
         yield
     finally:
         stop.set()
@@ -198,7 +198,7 @@ def deciding(folder: Path) -> Iterator[None]:
 
 
 def label(folder: Path, room: str, said: Correction) -> list[str]:
-    """Tell the edge server of a home what a room was doing; the devices that it has passed this on to."""
+    """Tell a home's edge server what a room was doing; returns the devices that it sent this to."""
     table = settings(folder)
     known = listed(table)
     rooms = sorted({*known["devices"].values(), *known["rooms"]})
@@ -206,7 +206,7 @@ def label(folder: Path, room: str, said: Correction) -> list[str]:
         raise ValueError(f"unknown label {said.label!r} (allowed: {', '.join(table.get('labels', ()))})")
     topics = Topics(table["home"])
     if topics.parsed(topics.label(room)) is None:
-        raise ValueError(f"unknown room {room!r}; there are {', '.join(rooms)}")
+        raise ValueError(f"unknown room {room!r} (allowed: {', '.join(rooms)})")
     bus, there, answered = connect(folder, PEOPLE, PEOPLE), threading.Event(), threading.Event()
     told: list[str] = []
 
@@ -222,12 +222,12 @@ def label(folder: Path, room: str, said: Correction) -> list[str]:
         if not bus.wait(PATIENCE):
             raise ValueError(f"the broker at {table['broker']} cannot be reached")
         if not there.wait(end - time.monotonic()):
-            raise ValueError("the edge server of the home does not run: fedfilt home run")
+            raise ValueError("the edge server of the home is not running: start it with fedfilt home run")
         bus.publish(topics.label(room), written(said))
         if not answered.wait(PATIENCE):
-            raise ValueError("the edge server of the home does not answer; say it again")
+            raise ValueError("the edge server of the home does not answer; try again")
         if not told:
-            raise ValueError(f"no device was in {room!r} then; there are {', '.join(rooms)}")
+            raise ValueError(f"no device was in {room!r} at that time; the rooms are {', '.join(rooms)}")
         return told
     finally:
         bus.close()

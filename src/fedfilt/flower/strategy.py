@@ -31,13 +31,13 @@ NOT_FINITE = "arrays must be finite"
 
 
 class GFedFilt(Strategy):
-    """G-Fedfilt as a Flower strategy: every node has its own model, and models are mixed over the graph of the devices.
+    """G-Fedfilt as a Flower strategy: every node has its own model, and models are mixed over the devices' graph.
 
-    In the manner of Flower's own strategies: clients get arrays and a config and send back arrays and metrics. Every
-    node gets its own model, and its own plan if there is one: `epochs`, `data-fraction` and `density` in its config.
-    Rows of the graph are nodes in the order of `devices` (names they were registered under), or of their ids. Without a
-    graph all nodes are linked. Replies with wrong, repeated or not finite arrays are left out and named in `rejected`;
-    what the `guard` did about updates that were too large is in `happened`.
+    It works like Flower's own strategies: clients receive arrays and a config, and send back arrays and metrics. Every
+    node receives its own model and, if there is a plan, `epochs`, `data-fraction` and `density` in its config. Rows
+    of the graph are the nodes in the order of `devices` (the names they are registered under) or of their ids. Without
+    a graph, all nodes are linked. Replies with wrong, repeated or non-finite arrays are left out and listed in
+    `rejected`; what the `guard` did about updates that were too large is in `happened`.
 
     >>> strategy = GFedFilt(Graph.from_rooms(["home"] * 3 + ["office"] * 2, links=[(2, 3)]), min_available_nodes=5)
     >>> strategy.graph
@@ -64,9 +64,9 @@ class GFedFilt(Strategy):
         seed: int = 0,
         guard: Guard | None = Guard(),  # noqa: B008 (frozen)
     ) -> None:
-        """`aggregator` is any rule of `fedfilt.aggregators`; `plans` gives a plan per device for a round.
+        """`aggregator` is any rule from `fedfilt.aggregators`; `plans` returns a plan for each device in a round.
 
-        `guard` bounds what one node does to the others; None: nothing does.
+        `guard` limits what one node can do to the others; None sets no limits.
         """
         for name, share in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
             check_number(name, share, low=0, high=1)
@@ -88,16 +88,16 @@ class GFedFilt(Strategy):
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or _averages
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or _averages
         self.models: list[ArrayRecord] = []  # every device's own model, after the last round
-        self.train_metrics: dict[int, dict[int, MetricRecord]] = {}  # round -> device -> what it said
+        self.train_metrics: dict[int, dict[int, MetricRecord]] = {}  # round -> device -> what it reported
         self.evaluate_metrics: dict[int, dict[int, MetricRecord]] = {}
         self.rejected: dict[int, dict[int, str]] = {}  # round -> device -> why its reply was left out
         self.happened: dict[int, tuple[Happening, ...]] = {}  # round -> what the guard did
         self._form: _Form | None = None
         self._rows: Any = None  # (K, B)
-        self._work: Any = None  # (K,) how much each device is to do, if there are plans
-        self._state: State | None = None  # with what the guard remembers
+        self._work: Any = None  # (K,) how much work each device gets, if there are plans
+        self._state: State | None = None  # including the guard's memory
         self._nodes: dict[int, int] = {}  # node id -> device
-        self._asked: dict[int, Message] = {}  # device -> the message it is to answer
+        self._asked: dict[int, Message] = {}  # device -> the message it has to answer
 
     def summary(self) -> None:
         """Log the settings."""
@@ -114,12 +114,12 @@ class GFedFilt(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A message with its own model and plan for every node that takes part."""
+        """One message for every node that takes part, with its own model and plan."""
         online = self._online(grid, arrays)
         chosen = self._sample(online, self.fraction_train, self.min_train_nodes, server_round, 0)
         plans = None if self.plans is None else self.plans(server_round)
         if plans is not None and len(plans) != len(self.models):
-            raise ValueError(f"plans must give one plan per device, {len(self.models)}, got {len(plans)}")
+            raise ValueError(f"plans must return one plan for each of {len(self.models)} devices, got {len(plans)}")
         if plans is not None:
             chosen = [device for device in chosen if plans[device].epochs]
             self._work = np.array([plan.epochs * plan.data_fraction for plan in plans])
@@ -128,7 +128,7 @@ class GFedFilt(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Mix the models of the devices whose replies are good; the mean model, for who wants one, and the metrics."""
+        """Mix the models of devices with good replies; returns the mean model, in case one is wanted, and metrics."""
         good = self._good(server_round, replies, self._read_model)
         self.train_metrics[server_round] = {device: _metrics(content) for device, (content, _, _) in good.items()}
         broken = {d: why for d, why in self.rejected[server_round].items() if why.startswith(NOT_FINITE)}
@@ -152,7 +152,7 @@ class GFedFilt(Strategy):
         return form.record(mean, self.models[min(good, default=0)]), self._aggregated(self.train_metrics_aggr_fn, good)
 
     def _mix(self, round: int, updates: Updates, broken: Mapping[int, str]) -> Updates:
-        """Mix the models over the graph, or go back to good ones; the updates as the guard let them pass."""
+        """Mix the models over the graph, or go back to good ones; returns the updates that the guard let pass."""
         before = State(0, self._rows) if self._state is None else self._state
         watched = self.guard.watch(before._replace(models=self._rows), updates, None, broken, self._work)
         for event in watched.events:
@@ -168,19 +168,19 @@ class GFedFilt(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A message with its own model for every node that is to test it."""
+        """One message for every node that is to test, with its own model."""
         online = self._online(grid, arrays)
         chosen = self._sample(online, self.fraction_evaluate, self.min_evaluate_nodes, server_round, 1)
         return self._messages(MessageType.EVALUATE, chosen, online, server_round, config, None)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Keep what every device said, and give the average."""
+        """Keep what every device reported, and return the average."""
         good = self._good(server_round, replies, lambda device, content: None)
         self.evaluate_metrics[server_round] = {device: _metrics(content) for device, (content, _, _) in good.items()}
         return self._aggregated(self.evaluate_metrics_aggr_fn, good) if good else None
 
     def _online(self, grid: Grid, arrays: ArrayRecord) -> dict[int, int]:
-        """Node id of every device that is online; the first time, nodes are given their devices for good."""
+        """Node ids of the devices that are online; on the first call, nodes are assigned to devices for good."""
         while len(nodes := _nodes(grid)) < self.min_available_nodes and not self.models:
             log.info(
                 "Waiting for nodes to connect: %d connected (minimum required: %d).",
@@ -220,7 +220,7 @@ class GFedFilt(Strategy):
     ) -> list[Message]:
         self._asked = {}
         for device in chosen:
-            own = ConfigRecord({**config, "server-round": round})  # one per node: nobody is told another's
+            own = ConfigRecord({**config, "server-round": round})  # one per node: no node sees another's
             if plans is not None:
                 plan = plans[device]
                 own["epochs"], own["data-fraction"], own["density"] = plan.epochs, plan.data_fraction, plan.density
@@ -233,7 +233,7 @@ class GFedFilt(Strategy):
     def _good(
         self, round: int, replies: Iterable[Message], read: Callable[[int, RecordDict], Any]
     ) -> dict[int, tuple[RecordDict, Any, float]]:
-        """(content, what was read, samples) of every device with a good reply, in device order; why others are not."""
+        """(content, what was read, samples) of good replies in device order, and why the others are not good."""
         open = {message.metadata.message_id: device for device, message in self._asked.items()}
         good: dict[int, tuple[RecordDict, Any, float]] = {}
         rejected: dict[int, str] = {}
@@ -253,7 +253,7 @@ class GFedFilt(Strategy):
             except Exception as error:
                 rejected[device] = short(str(error) or type(error).__name__)
         forms = {device: _metric_form(content) for device, (content, _, _) in sorted(good.items())}
-        usual = Counter(forms.values()).most_common(1)  # what differs cannot be averaged with the others'
+        usual = Counter(forms.values()).most_common(1)  # others cannot be averaged with these
         for device in [device for device, form in forms.items() if form != usual[0][0]]:
             del good[device]
             rejected[device] = short(f"metrics must be {[*usual[0][0]]} like the others', got {[*forms[device]]}")
@@ -303,7 +303,7 @@ class GFedFilt(Strategy):
 
 
 class _Form(NamedTuple):
-    """Names, shapes and types of the arrays of a model; those of whole numbers (counters) are no part of a row."""
+    """Names, shapes and types of a model's arrays; integer arrays (counters) are not part of a row."""
 
     shapes: dict[str, tuple[int, ...]]
     kinds: dict[str, Any]
@@ -316,7 +316,7 @@ class _Form(NamedTuple):
         kinds = {name: value.dtype for name, value in values.items()}
         size = sum(math.prod(shape) for name, shape in shapes.items() if kinds[name].kind == "f")
         if not size:
-            raise ValueError("the initial arrays must hold floating-point values, got none")
+            raise ValueError("the initial arrays must contain floating-point values, got none")
         return cls(shapes, kinds, size)
 
     @property
@@ -324,7 +324,7 @@ class _Form(NamedTuple):
         return np.float64 if any(kind == np.float64 for kind in self.kinds.values()) else np.float32
 
     def row(self, arrays: ArrayRecord) -> Any:
-        """The (B,) row of a model of exactly this form."""
+        """The (B,) row of a model of this exact form."""
         if set(arrays) != set(self.shapes):
             raise ValueError(f"arrays must be {sorted(self.shapes)}, got {sorted(arrays)}")
         parts = []
@@ -338,7 +338,7 @@ class _Form(NamedTuple):
         return np.concatenate(parts)
 
     def record(self, row: Any, others: ArrayRecord) -> ArrayRecord:
-        """A row as arrays; what is no part of it is taken from `others`."""
+        """A row as arrays; arrays that are not part of it come from `others`."""
         found, place = {}, 0
         for name, shape in self.shapes.items():
             if self.kinds[name].kind == "f":
@@ -351,7 +351,7 @@ class _Form(NamedTuple):
 
 
 def _averages(contents: list[RecordDict], key: str) -> MetricRecord:
-    """The average of every metric but `key`, weighted by `key`, as Flower's own strategies have it.
+    """The average of every metric except `key`, weighted by `key`, as in Flower's own strategies.
 
     >>> told = [RecordDict({"": MetricRecord({"samples": n, "loss": 1.0 * n, "each": [0.0, 1.0 * n]})}) for n in (1, 3)]
     >>> dict(_averages(told, "samples"))
@@ -375,19 +375,19 @@ def _metrics(content: RecordDict) -> MetricRecord:
 
 
 def _check_metrics(content: RecordDict) -> None:
-    """Refuse metrics that spoil an average."""
+    """Refuse metrics that would spoil an average."""
     for name, value in _metrics(content).items():
         if not np.isfinite(np.asarray(value, float)).all():
             raise ValueError(f"{name} must be finite, got {value!r}")
 
 
 def _metric_form(content: RecordDict) -> tuple[tuple[str, int], ...]:
-    """(name, length if it is a list, else -1) of every metric."""
+    """(name, length of a list or -1) for every metric."""
     return tuple(sorted((name, len(v) if isinstance(v, list) else -1) for name, v in _metrics(content).items()))
 
 
 def _values(array: Array) -> Any:
-    """The values of an array; memory is taken only if its header claims no more than there is, and never for objects.
+    """The values of an array. If its header claims more data than there is, or objects, nothing is allocated.
 
     >>> _values(Array(np.eye(2))).shape
     (2, 2)
@@ -403,6 +403,6 @@ def _values(array: Array) -> Any:
 
 
 def _whole(content: RecordDict, key: str, before: ArrayRecord) -> ArrayRecord:
-    """The arrays of a reply, where it holds a whole model."""
+    """The arrays of a reply that holds a whole model."""
     record = next(iter(content.array_records.values()))
     return record if set(record) == set(before) else before

@@ -1,7 +1,7 @@
-"""What Home Assistant is told so that it finds rooms and devices by itself: MQTT discovery.
+"""MQTT discovery: messages from which Home Assistant finds rooms and devices by itself.
 
-Every room and every device of ours is a device of Home Assistant, with one message under `homeassistant/device/`. Each
-component names the topic it reads itself: a `state_topic` for the whole device would also be that of the `select`.
+Each of our rooms and devices is a device in Home Assistant, with one message under `homeassistant/device/`. Every
+component names its own topic: a `state_topic` for the whole device would also apply to the `select`.
 """
 
 import json
@@ -13,13 +13,13 @@ from fedfilt.home.rooms import UNKNOWN
 from fedfilt.home.topics import Topics
 
 PREFIX = "homeassistant"
-BIRTH = f"{PREFIX}/status"  # where Home Assistant says that it has started
+BIRTH = f"{PREFIX}/status"  # where Home Assistant announces that it has started
 ORIGIN = {"name": "fedfilt", "sw_version": __version__}
 PERCENT: dict[str, Any] = {"unit_of_measurement": "%", "state_class": "measurement"}
 
 
 def slug(*names: str) -> str:
-    """Names as one that Home Assistant takes in a topic; different names never become the same.
+    """Names joined into one that Home Assistant accepts in a topic; different names never become the same.
 
     >>> slug("fedfilt", "villa", "living.room"), slug("a_b"), slug("a", "b"), slug("a-b")
     ('fedfilt-villa-living_2eroom', 'a_5fb', 'a-b', 'a_2db')
@@ -39,12 +39,12 @@ def found_at(identity: str) -> str:
 
 
 def room_identity(topics: Topics, room: str) -> str:
-    """What Home Assistant knows a room by."""
+    """Home Assistant's identifier for a room."""
     return slug("fedfilt", topics.home, "room", room)
 
 
 def device_identity(topics: Topics, device: str) -> str:
-    """What Home Assistant knows a device by."""
+    """Home Assistant's identifier for a device."""
     return slug("fedfilt", topics.home, "device", device)
 
 
@@ -55,7 +55,7 @@ def is_ours(topics: Topics, topic: str) -> bool:
 
 
 def room_config(topics: Topics, room: str, labels: Sequence[str], expires: float) -> bytes:
-    """Announce a room: its activity, how sure it is, and a choice that corrects it."""
+    """Announce a room: its activity, its confidence, and a drop-down to correct it."""
     identity, state = room_identity(topics, room), topics.state(room)
     said: dict[str, Any] = {"state_topic": state, "expire_after": max(1, round(expires))}
     components = {
@@ -91,7 +91,7 @@ def room_config(topics: Topics, room: str, labels: Sequence[str], expires: float
 
 
 def device_config(topics: Topics, device: str, labels: Sequence[str], expires: float, battery: bool) -> bytes:
-    """Announce a device: what it thinks itself, how good it is, the round of its model, its battery if it has one."""
+    """Announce a device: its own decision, its accuracy, the round of its model, and its battery if it has one."""
     identity, status = device_identity(topics, device), topics.status(device)
     decided = "{% set p = value_json.probabilities %}{{ " + json.dumps(list(labels)) + "[p.index(p | max)] }}"
     components: dict[str, dict[str, Any]] = {
@@ -131,7 +131,7 @@ def _sensor(identity: str, what: str, name: str, template: str) -> dict[str, Any
 
 
 def _share(key: str) -> str:
-    """A share as a percentage; None, which Home Assistant shows as unknown, if it was not said."""
+    """A share as a percentage; if missing, None, which Home Assistant shows as unknown."""
     return f"{{{{ None if value_json.{key} is none else (100 * value_json.{key}) | round(1) }}}}"
 
 

@@ -1,4 +1,4 @@
-"""How messages travel in a home: in this process, or over MQTT; the same to all who use it."""
+"""How messages travel in a home: within this process or over MQTT, behind the same interface."""
 
 import logging
 import threading
@@ -15,28 +15,28 @@ Handler = Callable[[str, bytes], None]  # topic, content
 
 
 class Bus(Protocol):
-    """Passes messages on by topic. Handlers are called one at a time, in the order in which messages came."""
+    """Delivers messages by topic. Handlers are called one at a time, in the order in which messages arrive."""
 
     def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
-        """Send a message; retained, it is also for whoever subscribes later, until it `expires` after some seconds.
+        """Send a message. A retained one also reaches later subscribers, until it `expires` (seconds).
 
-        An empty one that is retained takes the last one back. One that is too large is refused (ValueError).
+        An empty retained message removes the retained one. A message that is too large is refused (ValueError).
         """
         ...
 
     def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
-        """Have a handler called for every message on a topic that matches; + stands for one level, # for the rest.
+        """Call a handler for every message on a matching topic; + stands for one level, # for the rest.
 
-        First for those that are `retained`, unless only what comes from now on is wanted.
+        Messages that are `retained` come first; set it to False to receive only new ones.
         """
         ...
 
     def unsubscribe(self, handler: Handler) -> None:
-        """Have a handler called no more."""
+        """Stop calling a handler."""
         ...
 
     def close(self) -> None:
-        """End; what was promised as a last will is published."""
+        """Leave the bus; the last will is published."""
         ...
 
 
@@ -47,7 +47,7 @@ class _Kept(NamedTuple):
 
 @lru_cache(maxsize=4096)  # the same few, thousands of times a second
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a topic matches a pattern, as MQTT has it.
+    """Whether a topic matches a pattern, by the rules of MQTT.
 
     >>> [matches(pattern, "a/b/c") for pattern in ("a/+/c", "a/#", "a/b", "+/b/c/#")]
     [True, True, False, True]
@@ -62,13 +62,13 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def check_size(topic: str, content: bytes) -> None:
-    """Refuse a message that others would not read; a broker would even hang up on its sender."""
+    """Refuse a message that is too large to be read; a broker would even disconnect its sender."""
     if len(content) > MOST_BYTES:
         raise ValueError(f"a message must be at most {MOST_BYTES} bytes, got {len(content)} for {topic}")
 
 
 class Memory:
-    """A bus inside this process, for several devices and an edge server; each of them takes a `member` of it.
+    """A bus within this process, for an edge server and several devices; each uses a `member` of it.
 
     >>> bus, got = Memory(), []
     >>> bus.publish("home/lamp", b"on", retain=True)
@@ -83,7 +83,7 @@ class Memory:
         self._lock = threading.RLock()
 
     def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
-        """Call all handlers of the topic, here and now."""
+        """Call all handlers of the topic at once, in this thread."""
         check_size(topic, content)
         with self._lock:
             if retain and not content:
@@ -96,7 +96,7 @@ class Memory:
                     call(handler, topic, content)
 
     def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
-        """Have a handler called, first with what is retained."""
+        """Call a handler, first with what is retained."""
         with self._lock:
             self._handlers.append((pattern, handler))
             for topic, kept in list(self._retained.items()) if retained else ():
@@ -104,7 +104,7 @@ class Memory:
                     call(handler, topic, kept.content)
 
     def member(self, will: tuple[str, bytes] | None = None) -> "Member":
-        """A part of this bus that can be closed by itself; its last will is then published, retained."""
+        """A part of this bus that can be closed separately; its last will is then published, retained."""
         return Member(self, will)
 
     def unsubscribe(self, *handlers: Handler) -> None:
@@ -119,7 +119,7 @@ class Memory:
 
 
 class Member:
-    """One of those who share a bus in memory."""
+    """One user of a bus in memory."""
 
     def __init__(self, shared: Memory, will: tuple[str, bytes] | None) -> None:
         self._shared, self._will = shared, will
@@ -130,7 +130,7 @@ class Member:
         self._shared.publish(topic, content, retain=retain, expires=expires)
 
     def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
-        """Have a handler called."""
+        """Call a handler for matching messages."""
         self._handlers.append(handler)
         self._shared.subscribe(pattern, handler, retained=retained)
 
@@ -147,7 +147,7 @@ class Member:
 
 
 def call(handler: Handler, topic: str, content: bytes) -> None:
-    """Call a handler; what it raises is its own affair."""
+    """Call a handler; if it raises, log the error."""
     try:
         handler(topic, content)
     except Exception:  # whatever it is, the other handlers still get the message

@@ -1,4 +1,4 @@
-"""The time of a home: that of the machine, or faster, for recordings that are replayed."""
+"""The time of a home: the machine's clock, or a faster one for replayed recordings."""
 
 import threading
 import time
@@ -7,10 +7,10 @@ HOUR = 3600.0  # seconds
 
 
 class Clock:
-    """Seconds since 1970 as the home counts them; with a `speed`, they pass that many times as fast from now on.
+    """Seconds since 1970 as the home counts them; with a `speed`, time passes that many times as fast from now on.
 
-    With an `origin` they do so from that time on by the machine's clock. All processes with the same speed and origin
-    agree on the time, and so does one that was started again.
+    With an `origin`, it does so from that time of the machine's clock on. All processes with the same speed and origin
+    agree on the time, even after a restart.
 
     >>> clock = Clock(speed=1000.0, start=0.0)
     >>> clock.sleep(20.0)
@@ -25,7 +25,7 @@ class Clock:
         self._since = time.monotonic()
 
     def now(self) -> float:
-        """The time at home. At speed 1 it follows the machine's clock, also when that is set."""
+        """The time at home. At speed 1 it follows the machine's clock, even when somebody sets that."""
         if self.speed == 1.0:
             return time.time()
         if self._origin is not None:
@@ -33,7 +33,7 @@ class Clock:
         return self._zero + self.speed * (time.monotonic() - self._since)
 
     def sleep(self, seconds: float, stop: threading.Event | None = None) -> bool:
-        """Let so many seconds pass at home; False if `stop` was set before they had."""
+        """Wait for a number of seconds of home time; False if `stop` was set before they were over."""
         left = max(0.0, seconds) / self.speed
         if stop is not None:
             return not stop.wait(left)
@@ -42,9 +42,9 @@ class Clock:
 
 
 class Hourly:
-    """Says once an hour at home that it is time to remove what is old.
+    """Signals once an hour of home time that old data should be removed.
 
-    Not when more time has passed: then the clock was set, and has an hour to be set right before anything goes.
+    Not after a longer gap: then somebody set the clock, and has an hour to correct it before anything is removed.
 
     >>> hourly = Hourly(0.0)
     >>> [hourly.due(now) for now in (1800.0, 3600.0, 7300.0, 1e9, 1e9 + 60, 1e9 + 3600, 7300.0)]
@@ -55,7 +55,7 @@ class Hourly:
         self._last = now
 
     def due(self, now: float) -> bool:
-        """Whether an hour has passed since this was last true."""
+        """Whether an hour has passed since this last returned True."""
         passed = now - self._last
         if 0 <= passed < HOUR:
             return False

@@ -1,15 +1,15 @@
 """Windows that people have labelled, in the device's own data: `corrections.npz` in its data folder.
 
-The file holds raw windows `x`, names of labels `y`, `time` (n, 2), when each began and ended, and `part`: it is read
-for training like any other file of samples, and written as a whole or not at all.
+The file holds raw windows `x`, label names `y`, `time` (n, 2) with the begin and end of each, and `part`. It is read
+for training like any other file of samples, and written completely or not at all.
 
-* The newest word counts. A correction gives its label to all windows inside its span, also to those that were
-  corrected before; those across its ends that say something else are dropped.
-* There are quotas per label and in all, and windows age: the oldest go first.
-* The split is by stretches of time: windows that overlap, or are less than a window apart, are one, and all of it is
-  for training, validation or test. The first stretch of a label is for training; a later one is for the test, or else
-  for validation, if that brings these closer to their shares of what there is of the label. Windows stay on their side,
-  unless a new one joins two stretches; then both are on the earlier one's side.
+* The newest correction wins. It gives its label to all windows inside its span, including those corrected before;
+  windows across its ends that have another label are dropped.
+* There are quotas per label and in total, and windows age: the oldest go first.
+* The split is by stretches of time: windows that overlap, or are less than a window apart, form one stretch, which
+  goes to training, validation or test as a whole. The first stretch of a label is for training; a later one is for the
+  test, or else for validation, if that brings these closer to their shares of the label's windows. Windows stay where
+  they are, unless a new one joins two stretches; then both belong where the earlier one does.
 """
 
 import fcntl
@@ -36,21 +36,21 @@ from fedfilt.home.topics import Correction
 log = logging.getLogger("fedfilt")
 
 DAMAGED = ".damaged"
-FORGOTTEN = "state/forgotten"  # in a device's folder: since when it was told to forget, for the one that is running
+FORGOTTEN = "state/forgotten"  # in a device's folder: the time since which a running device must forget
 MOST_BYTES = 1 << 28  # of all windows; 256 MiB
 DAY = 86_400.0
 
 
 class Kept(NamedTuple):
-    """Corrected windows, in the order of time."""
+    """Corrected windows, in order of time."""
 
     x: Array  # (n, channels, rows) float32, raw
     y: Array  # (n,) names
     time: Array  # (n, 2) begin and end
-    part: Array  # (n,) TRAIN, VALIDATION, TEST, or -1: not yet decided
+    part: Array  # (n,) TRAIN, VALIDATION, TEST, or -1 if undecided
 
     def take(self, which: Array) -> "Kept":
-        """Some of them."""
+        """A selection of them."""
         return Kept(*(array[which] for array in self))
 
 
@@ -61,7 +61,7 @@ class Corrections:
         self.folder, self.making, self.decide = folder, making, decide
 
     def read(self) -> Kept:
-        """All that are kept. Raises `BadData` for a file that is damaged, or of another experiment."""
+        """All windows in the file. Raises `BadData` if it is damaged or belongs to another experiment."""
         path = _path(self.folder)
         if not path.exists():
             return Kept(
@@ -73,7 +73,7 @@ class Corrections:
         return kept
 
     def add(self, correction: Correction, windows: Sequence[Window]) -> int:
-        """Keep the windows inside a correction's span, under its label; how many they are, with those on disk."""
+        """Keep the windows inside a correction's span, under its label; returns their number, with those on disk."""
         inside = [one for one in windows if correction.begin <= one.begin and one.end <= correction.end]
         count = 0
 
@@ -92,9 +92,9 @@ class Corrections:
         return count
 
     def add_late(self, window: Window, label: Callable[[], str]) -> int:
-        """Keep a window that is cut after people have spoken of its time, unless `label` gives none for it.
+        """Keep a window that is cut after its time was corrected, unless `label` returns no label for it.
 
-        That is asked when no correction is being written. How many windows there are then.
+        `label` is called while no correction is being written. Returns the number of windows there are then.
         """
 
         def changed(kept: Kept) -> Kept:
@@ -104,13 +104,13 @@ class Corrections:
         return self._change(changed)
 
     def tidy(self, now: float) -> int:
-        """Remove what is too old; how many are left."""
+        """Remove windows that are too old; returns how many are left."""
         if not _path(self.folder).exists():
             return 0
         return self._change(lambda kept: self._within_limits(kept, now - self.decide.days * DAY))
 
     def _within_limits(self, kept: Kept, oldest: float = -math.inf) -> Kept:
-        """In the order of time, without what is too old or too much, and dealt to the parts."""
+        """The windows in order of time, without those over age or quota, assigned to the parts."""
         kept = kept.take(np.argsort(kept.time[:, 0], kind="stable"))
         kept = kept.take(kept.time[:, 1] >= oldest)
         newest = np.ones(len(kept.y), bool)
@@ -122,13 +122,13 @@ class Corrections:
         return kept._replace(part=parts(kept, self.making))
 
     def _change(self, change: Callable[[Kept], Kept]) -> int:
-        """Change the file, or leave it as it was and raise OSError; how many windows it has then."""
+        """Change the file, or leave it as it was and raise OSError; returns how many windows it then has."""
         with _alone(self.folder):
             try:
                 before = self.read()
             except BadData as error:
                 aside = _path(self.folder).with_suffix(DAMAGED)
-                log.warning("%s; it is now called %s, and corrections start anew", error, aside.name)
+                log.warning("%s; the file was renamed to %s, and corrections start over", error, aside.name)
                 os.replace(_path(self.folder), aside)
                 before = self.read()
             after = change(before)
@@ -138,10 +138,10 @@ class Corrections:
 
 
 def forget(folder: Path, since: float | None = None) -> int:
-    """Remove the corrected windows that ended after a time, or all; how many they were.
+    """Remove the corrected windows that ended after a time, or all; returns how many there were.
 
-    A device that is running drops such windows from its memory too. Told to forget all, it also forgets the mean and
-    spread of what it has sensed. Models that were trained on them stay as they are, and so does what it has sent.
+    A running device drops such windows from its memory too. If it is to forget everything, it also forgets the mean and
+    spread of what it has sensed. Models trained on the windows stay as they are, and so does what it has sent.
     """
     path = _path(folder)
     with _alone(folder):
@@ -161,7 +161,7 @@ def forget(folder: Path, since: float | None = None) -> int:
 
 
 def forgotten_since(folder: Path) -> float:
-    """The time after which nothing was to be remembered when its owner last said so; minus infinity: nothing at all."""
+    """The time since which the owner last told the device to forget; minus infinity means everything."""
     try:
         return float((folder / FORGOTTEN).read_text()[:30])
     except (OSError, ValueError):
@@ -169,7 +169,7 @@ def forgotten_since(folder: Path) -> float:
 
 
 def since_of(text: str, now: float) -> float:
-    """The time that is meant by 2d, 6h, 30min or 45s (ago), or by a date and time.
+    """The time meant by 2d, 6h, 30min or 45s (ago), or by a date and time.
 
     >>> since_of("2d", now=1e6), since_of("1.5h", now=1e6), since_of("1970-01-02", now=1e6)
     (827200.0, 994600.0, 86400.0)
@@ -181,11 +181,11 @@ def since_of(text: str, now: float) -> float:
     try:
         return now - check_span("since", text)
     except ValueError:
-        raise ValueError(f"since must be such as 2d, 6h or 2026-05-01T12:00, got {text!r}") from None
+        raise ValueError(f"since must be a time such as 2d, 6h or 2026-05-01T12:00, got {text!r}") from None
 
 
 def label_of(window: Window, said: Iterable[Correction]) -> str:
-    """What a window is after all that was said, the newest last, as if it had been there; "" if nothing counts.
+    """A window's label after all corrections (newest last), as if it had been there; "" if none applies.
 
     >>> said = [Correction("walk", 0, 9), Correction("rest", 5, 7)]
     >>> [label_of(Window(begin, begin + 2, np.empty(0)), said) for begin in (2, 4, 5, 8)]
@@ -201,7 +201,7 @@ def label_of(window: Window, said: Iterable[Correction]) -> str:
 
 
 def _with(kept: Kept, windows: Sequence[Window], label: str) -> Kept:
-    """More windows, of those that are not known yet."""
+    """The windows with new ones added; known ones are skipped."""
     known = {(begin, end) for begin, end in kept.time.tolist()}
     new = [one for one in windows if (one.begin, one.end) not in known]
     if not new:
@@ -216,7 +216,7 @@ def _with(kept: Kept, windows: Sequence[Window], label: str) -> Kept:
 
 
 def parts(kept: Kept, making: Making) -> Array:
-    """(n,) TRAIN, VALIDATION or TEST for windows in the order of time; see the module's text."""
+    """(n,) TRAIN, VALIDATION or TEST for windows in order of time; see the module's docstring."""
     found = kept.part.copy()
     begin, end = kept.time.T
     reach = np.maximum.accumulate(2 * end - begin) if len(found) else end
@@ -265,7 +265,7 @@ def _count(path: Path) -> int:
     try:
         return len(_read(path).y)
     except BadData:
-        return 0  # nobody can say
+        return 0  # unknown
 
 
 def _write(path: Path, kept: Kept) -> None:
@@ -280,7 +280,7 @@ def _write(path: Path, kept: Kept) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other process or thread changes the file meanwhile."""
+    """Keeps other processes and threads from changing the file."""
     state = folder / "state"
     state.mkdir(parents=True, exist_ok=True)
     with (state / "corrections.lock").open("a") as file:

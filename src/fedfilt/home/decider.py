@@ -1,4 +1,4 @@
-"""A device decides: it reads its sensors, cuts windows, asks its newest model every hop, and says what it thinks."""
+"""A device decides: it reads its sensors, cuts windows, asks its newest model every hop, and publishes the answer."""
 
 import logging
 import math
@@ -29,16 +29,16 @@ from fedfilt.training.trainer import Trainer
 
 log = logging.getLogger("fedfilt")
 
-EXPIRES = 60.0  # seconds after which a decision is of no use to anybody
+EXPIRES = 60.0  # seconds after which a decision is useless
 MOST_BYTES = 1 << 26  # of windows in memory; 64 MiB
 MOST_SAID = 100  # corrections in memory
-AGAIN, PATIENCE = 1.0, 60.0  # seconds before a source that failed is tried again, at first and at most
-TELL = 300.0  # seconds after which a status is said again: a broker may have lost it
-LOOK = 5.0  # seconds between two looks at what has changed on disk while no readings come
+AGAIN, PATIENCE = 1.0, 60.0  # seconds before a failed source is tried again: first, and at most
+TELL = 300.0  # seconds after which a status is repeated: a broker may have lost it
+LOOK = 5.0  # seconds between two looks at the disk while no readings arrive
 
 
 class Model(NamedTuple):
-    """A model as its file has it."""
+    """A model as stored in its file."""
 
     row: Array
     round: int
@@ -46,25 +46,25 @@ class Model(NamedTuple):
 
 
 def read_model(path: Path, trainer: Trainer) -> Model:
-    """The model in a file that a device keeps; ValueError if it cannot be used."""
+    """The model in a device's file; ValueError if it cannot be used."""
     found = kept.read(path, trainer.layout)
     try:
         scaling = Scaling.from_json(found.scaling) if found.scaling else None
         if scaling is not None and len(scaling.mean) != trainer.shape[0]:
-            raise ValueError(f"its scaling must be of {trainer.shape[0]} channels, got {len(scaling.mean)}")
+            raise ValueError(f"its scaling must have {trainer.shape[0]} channels, got {len(scaling.mean)}")
         return Model(found.row, found.round, scaling)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 class Decider:
-    """Decides with the newest model in a device's folder, and keeps what people correct.
+    """Decides with the newest model in a device's folder, and keeps the corrections that people make.
 
-    The trainer must be its own, as torch cannot train and decide at once with one module. Models are read again when
-    their file changes; one that is damaged or missing is said once, and the last good one stays. Windows of the last
-    minutes are kept in memory, bounded in time and number, for corrections. What the device has seen of its sensors,
-    labelled or not, is kept as `state/seen.json`: as long as that is more windows than there are to train on, its
-    samples are scaled by it.
+    The trainer must be its own, because torch cannot train and decide with one module at the same time. Models are read
+    again when their file changes; if it is damaged or missing, this is logged once, and the last good model stays. The
+    windows of the last minutes stay in memory, bounded in time and number, for corrections. Statistics of all that the
+    sensors have seen, labelled or not, are kept in `state/seen.json`: as long as they cover more windows than there are
+    to train on, they scale the samples.
     """
 
     def __init__(
@@ -99,22 +99,22 @@ class Decider:
         most = MOST_BYTES // (4 * math.prod(making.shape))
         self._windows: deque[Window] = deque(maxlen=max(most, 1))
         self._recent: deque[Correction] = deque(maxlen=MOST_SAID)  # the newest last
-        # Others may call from their threads. Nothing is published under a lock: a bus may hold its own meanwhile.
-        # One is for what is kept in memory, the other, taken first, for the model and the trainer
+        # Others may call from their threads. Nothing is published under a lock, because a bus may hold its own.
+        # One lock guards what is kept in memory; the other, taken first, guards the model and the trainer
         self._lock, self._looking = threading.Lock(), threading.Lock()
         self.look()
         bus.subscribe(topics.status(name), self._heard)
         bus.subscribe(topics.correction(name), self.corrected)
 
     def live(self, stop: threading.Event, source: Source | None = None) -> None:
-        """Decide on readings from a source, or from the one in own.toml, until told to stop; a source may fail."""
+        """Decide on readings from a source, or from the one in own.toml, until stopped; a source may fail."""
         try:
             self._live(stop, source)
         finally:
             self._over = stop.is_set()  # a last will is now true
 
     def watch(self, stop: threading.Event) -> None:
-        """Look until told to stop for what has changed, also while no readings come: its model, its battery."""
+        """Until stopped, look for a changed model or battery, even while no readings arrive."""
         while not stop.is_set():
             self._battery = battery()
             self.look()
@@ -133,15 +133,15 @@ class Decider:
                     if stop.is_set():
                         return
                 if not stop.is_set():
-                    log.info("%s: its source has ended", self.name)
+                    log.info("%s: the source has ended", self.name)
                 return
-            except Exception as error:  # a source may be the owner's own code
-                log.warning("%s: its source fails: %s; the next attempt is in %g s", self.name, error, delay)
+            except Exception as error:  # a source may be the owner's code
+                log.warning("%s: the source failed: %s; trying again in %g s", self.name, error, delay)
             stop.wait(delay)
             delay = min(2 * delay, PATIENCE)
 
     def decide(self, window: Window) -> Array | None:
-        """(labels,) what the newest model thinks of a window, which is also published; None without a model."""
+        """(labels,) the newest model's probabilities for a window, which are also published; None without a model."""
         with self._looking:
             self._look()
             self._remember(window)
@@ -151,31 +151,31 @@ class Decider:
         if model is None or probabilities is None:
             return None
         if not np.isfinite(probabilities).all():
-            self.complaints("model", "the model of round %d gives no probabilities", model.round)
+            self.complaints("model", "the model of round %d does not return probabilities", model.round)
             return None
         decision = Decision(window.end, model.round, tuple(np.round(probabilities.astype(float), 6).tolist()))
         self.bus.publish(self.topics.decision(self.name), written(decision), expires=EXPIRES)
         return probabilities
 
     def _remember(self, window: Window) -> None:
-        """Keep a window for a while, and what it says about the device's sensors for good."""
+        """Keep a window for a while, and its statistics for good."""
         with self._lock:
             if self._windows and window.begin < self._windows[-1].begin:
-                self._recent.clear()  # the clock was set back, and they are of another time
+                self._recent.clear()  # the clock was set back: they belong to another time
             late = label_of(window, self._recent)
             self._windows.append(window)
             oldest = window.end - 60 * self.settings.decide.keep_minutes
             while not oldest <= self._windows[0].begin <= window.end and len(self._windows) > 1:
-                self._windows.popleft()  # too old, or of a time before the clock was set back
+                self._windows.popleft()  # too old, or from before the clock was set back
             new = Seen.of(window.values[None])
             self.seen = new if self.seen is None else self.seen.and_then(new)
             if self.seen.windows >= max(10, 1.5 * self._counted):
                 self._keep(self._keep_seen)
-        if late:  # people were faster than this device
+        if late:  # the correction came before the window
             self._keep(lambda: self.corrections.add_late(window, lambda: self._label_of(window)))
 
     def _forget(self) -> None:
-        """Drop from memory what the owner has told this device to forget."""
+        """Drop from memory what the owner wants this device to forget."""
         found = _file(self.folder / FORGOTTEN)
         if found == self._forgotten:
             return
@@ -191,15 +191,15 @@ class Decider:
                 self.seen, self._counted = None, 0
 
     def probabilities(self, x: Array) -> Array:
-        """(n, labels) what the newest model thinks of raw windows (n, channels, rows)."""
+        """(n, labels) the newest model's probabilities for raw windows (n, channels, rows)."""
         assert self.model is not None
         scaling = self.model.scaling
         if scaling is not None and scaling.unknown and self.seen is not None:
-            scaling = self.seen.scaling(scaling.soft)  # it had neither samples nor readings when it got its model
+            scaling = self.seen.scaling(scaling.soft)  # it had neither samples nor readings when the model arrived
         return self.trainer.predict(self.model.row, x if scaling is None else scaling.apply(x))
 
     def look(self) -> None:
-        """Take up a new model, if there is one, and say how this device is, if that has changed."""
+        """Load a new model, if there is one, and publish this device's status, if that has changed."""
         with self._looking:
             self._look()
         self.tell()
@@ -214,8 +214,8 @@ class Decider:
                 self.model = read_model(path, self.trainer)
                 self.accuracy = self._validated()
             except ValueError as error:
-                goes_on = "" if self.model is None else f"; it goes on with that of round {self.model.round}"
-                log.warning("%s has no model that it can use%s: %s", self.name, goes_on, error)
+                goes_on = "" if self.model is None else f"; it continues with that of round {self.model.round}"
+                log.warning("%s cannot use its model%s: %s", self.name, goes_on, error)
         now = self.clock.now()
         if self._hourly.due(now):
             with self._lock:
@@ -223,7 +223,7 @@ class Decider:
             self._keep(lambda: self.corrections.tidy(now))
 
     def tell(self, room: str | None = None) -> None:
-        """Say how this device is, if that has changed or is long ago; perhaps it is in another room."""
+        """Publish this device's status if it has changed or is long ago; `room` says that it has moved."""
         self.room = self.room if room is None else room
         now = Status(True, self.room, 0 if self.model is None else self.model.round, self.accuracy, self._battery)
         if now != self._said or time.monotonic() - self._told > TELL:
@@ -231,7 +231,7 @@ class Decider:
             self.bus.publish(self.topics.status(self.name), written(now), retain=True)
 
     def _heard(self, topic: str, content: bytes) -> None:
-        """Somebody says how this device is: its last will, when the connection was lost. It is here again."""
+        """A status of this device arrived: its last will, from when the connection was lost. It is online again."""
         try:
             gone = not status(content).online
         except BadMessage:
@@ -241,16 +241,16 @@ class Decider:
             self.tell()
 
     def corrected(self, topic: str, content: bytes) -> None:
-        """Keep the windows of a correction, which is a message to this device, among its own data."""
+        """Keep the windows of a correction sent to this device among its own data."""
         try:
             correction = parsed(content, self.making.labels)
         except BadMessage as error:
-            self.complaints("correction", "a correction is refused: %s", error)
+            self.complaints("correction", "a correction was refused: %s", error)
             self.bus.publish(self.topics.kept(self.name), content)  # so that others can follow
             return
         self._forget()
         with self._lock:
-            # It is said until the edge server knows that it is kept; only then comes the next
+            # The edge server repeats it until it knows that it is kept; only then does it send the next
             again = bool(self._recent) and correction == self._recent[-1]
             if not again:
                 self._recent.append(correction)
@@ -263,7 +263,7 @@ class Decider:
                         self._recent.pop()
                 return
             if not count:
-                log.warning("%s has no windows of the time that is said to be %s", self.name, correction.label)
+                log.warning("%s has no windows from the time corrected to %s", self.name, correction.label)
         self.bus.publish(self.topics.kept(self.name), content)
 
     def _label_of(self, window: Window) -> str:
@@ -271,11 +271,11 @@ class Decider:
             return label_of(window, self._recent)
 
     def _keep(self, change: Callable[[], int]) -> int | None:
-        """Change what is on disk; None if that cannot be done."""
+        """Change what is on disk; None if that fails."""
         try:
             return change()
         except (OSError, ValueError) as error:
-            self.complaints("disk", "the disk cannot be written: %s", getattr(error, "strerror", None) or error)
+            self.complaints("disk", "cannot write to disk: %s", getattr(error, "strerror", None) or error)
             return None
 
     def _keep_seen(self) -> int:
@@ -300,7 +300,7 @@ class Decider:
 
 
 def _file(path: Path) -> tuple[int, ...]:
-    """What tells one version of a file from another; () if it is not there."""
+    """What distinguishes one version of a file from another; () if there is no file."""
     try:
         about = path.stat()
     except OSError:
@@ -309,5 +309,5 @@ def _file(path: Path) -> tuple[int, ...]:
 
 
 def last_will(topics: Topics, name: str) -> tuple[str, bytes]:
-    """(topic, content) of what a bus is to publish, retained, when a device is gone."""
+    """(topic, content) of the retained message that a bus publishes when a device is gone."""
     return topics.status(name), written(Status(False))

@@ -1,12 +1,12 @@
-"""The edge server of a living home: it gathers what devices decide, lets rooms vote, and passes on what people correct.
+"""The edge server of a living home: it collects devices' decisions, lets rooms vote, and passes on corrections.
 
-What happens is also written to files in a folder, for those who look:
+It also writes what happens to files in a folder, for the dashboard:
 
-    state.json          rooms and devices as they are, rewritten every two seconds
+    state.json          rooms and devices right now, rewritten every two seconds
     decisions.jsonl     a line when a room's activity changes, and every minute in between
-    devices.jsonl       a line when a device comes, goes, changes rooms or has a new model
+    devices.jsonl       a line when a device comes, goes, changes rooms or gets a new model
     corrections.jsonl   a line for every correction
-    waiting.json        corrections that devices have not kept yet
+    waiting.json        corrections that devices have not stored yet
 """
 
 import json
@@ -31,12 +31,12 @@ from fedfilt.home.topics import BadMessage, Correction, RoomState, Topics, corre
 log = logging.getLogger("fedfilt")
 
 ONLINE, OFFLINE = b"online", b"offline"
-LABEL_SECONDS = 30.0  # that a correction is about
+LABEL_SECONDS = 30.0  # that a correction covers
 LONGEST_LABEL = 3600.0
-LONGEST_AGO = 86_400.0  # seconds since the end of what a correction is about; devices keep no more in memory
-SEND_AGAIN = 30.0  # seconds, of the machine's, after which a device that is there is told once more
-EXPIRE_SECONDS = 30.0  # after which what a room or a device said last is not shown any more
-SETTLE = 60.0  # seconds after the start in which devices say that they are there, before others' traces are removed
+LONGEST_AGO = 86_400.0  # seconds since the end of a correction's span; devices keep no more in memory
+SEND_AGAIN = 30.0  # seconds of the machine's clock after which a device that is online is told again
+EXPIRE_SECONDS = 30.0  # after which the last message of a room or a device is no longer shown
+SETTLE = 60.0  # seconds for devices to report after the start, before traces of others are removed
 MOST_LABELS = 100  # that wait
 MOST_TOPICS = 10_000
 MOST_FILE = 4_000_000  # bytes of a file of lines; there is one older one of each
@@ -46,9 +46,9 @@ SHORTEST_STEP = 0.01  # seconds from one step to the next; what comes meanwhile 
 
 
 class Edge:
-    """The edge server of a home, on any bus. `run` goes on until it is stopped; `step` is one turn of it.
+    """The edge server of a home, on any bus. `run` works until it is stopped; `step` is one turn.
 
-    Messages wait by topic, the newest only, so that no device can crowd out another however much it sends.
+    Only the newest message of each topic waits, so that no device can crowd out another, however much it sends.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Edge:
         home_assistant: bool = True,
         corrected: Callable[[], None] = lambda: None,
     ) -> None:
-        """`devices` by name, each with its room; None: all who speak. `folder` is for files about what happens.
+        """`devices` by name, each with its room; None admits any device. `folder` is for files about what happens.
 
-        Devices that are `moving` may say that they are in another room: that of another device, or one of `rooms`.
+        Devices that are `moving` may report another room: that of another device, or one of `rooms`.
 
-        `corrected` is called after every correction. Decisions are heard on the bus `ears`, if there is one: a broker
-        drops what is too much for a client, and that should be no label and no status.
+        `corrected` is called after every correction. Decisions arrive on the bus `ears`, if there is one: a broker
+        drops what is too much for a client, and that should never be a label or a status.
 
-        The bus should have `topics.edge`, OFFLINE as its last will.
+        The last will of the bus should be (`topics.edge`, OFFLINE).
         """
         self.household = Household(labels, devices, voting, moving, rooms)
-        self.received, self.dropped = 0, Counter[str]()  # messages; how many did not count, by reason
+        self.received, self.dropped = 0, Counter[str]()  # messages; dropped ones, by reason
         self._bus, self._clock, self._topics, self._labels = bus, clock, topics, tuple(labels)
         self._seconds = check_number("correct_seconds", correct_seconds, 0, LONGEST_LABEL, above=True)
         self._assistant, self._corrected = home_assistant, corrected
@@ -88,7 +88,7 @@ class Edge:
         self._lock, self._woken = threading.Lock(), threading.Event()
         self._announced: dict[str, bytes] = {}  # by topic, to Home Assistant
         self._known: tuple[list[str], list[tuple[str, bool]]] | None = None  # the rooms and devices in it
-        self._traces: set[str] = set()  # topics where something of this home was announced before we started
+        self._traces: set[str] = set()  # topics on which something of this home was announced before the start
         self._start = clock.now()
         self._files = _Files(folder) if folder is not None else None
         self._outbox = Outbox(self._labels, None if folder is None else folder / "waiting.json")
@@ -106,7 +106,7 @@ class Edge:
         self.step()
 
     def run(self, stop: threading.Event, each: Callable[[], None] = lambda: None) -> None:
-        """Be the edge server until told to stop; `each` is called on every turn."""
+        """Be the edge server until stopped; `each` is called on every turn."""
         while not stop.is_set():
             begin = time.monotonic()
             each()
@@ -118,7 +118,7 @@ class Edge:
             self._files.state(self._table, last=True)
 
     def step(self) -> float:
-        """Read what has come, vote where that is due, tell all who should know; seconds until the next vote is due."""
+        """Read what has arrived, hold due votes, publish the results; returns the seconds until the next vote."""
         self._woken.clear()
         with self._lock:
             said, self._waiting = self._waiting, {}
@@ -144,12 +144,12 @@ class Edge:
 
     @property
     def waits(self) -> bool:
-        """Whether a device has yet to keep a correction."""
+        """Whether a device has yet to store a correction."""
         with self._lock:
             return bool(self._commands or self._outbox.devices)
 
     def enlist(self, devices: Mapping[str, str], moving: Collection[str] = (), rooms: Collection[str] = ()) -> None:
-        """From now on these devices may speak, each in its room unless it is one that moves."""
+        """From now on, these devices may publish, each in its room unless it moves."""
         self.household.enlist(devices, self._clock.now(), moving, rooms)
 
     # --- on the thread of the bus ---------------------------------------------------------------------------------
@@ -159,14 +159,14 @@ class Edge:
         with self._lock:
             self.received += 1
             if parsed is None:
-                self.dropped["a topic that is none"] += 1
+                self.dropped["unknown topic"] += 1
             elif parsed[0] == "rooms":
                 if len(self._commands) < MOST_LABELS:
                     self._commands.append((topic, content))
                 else:
                     self.dropped["too many labels at once"] += 1
             elif topic in self._waiting or (self.household.known(parsed[1]) and len(self._waiting) < MOST_TOPICS):
-                self.dropped["followed by a newer one"] += topic in self._waiting
+                self.dropped["replaced by a newer one"] += topic in self._waiting
                 self._waiting[topic] = content
             else:
                 self.dropped["unknown device"] += 1
@@ -186,7 +186,7 @@ class Edge:
     # --- on ours --------------------------------------------------------------------------------------------------
 
     def _read(self, topic: str, content: bytes, now: float) -> None:
-        """Take in what a device said. Who it is, the topic says: the broker lets nobody else write there."""
+        """Take in a device's message. The topic identifies the device: the broker lets nobody else publish there."""
         _, name, what = self._topics.parsed(topic) or ("", "", "")
         try:
             if what == "decision":
@@ -195,7 +195,7 @@ class Edge:
                 if self._outbox.kept(name, correction(content, self._labels)):
                     self._sent.pop(name, None)
             elif content:
-                self._sent.pop(name, None)  # perhaps it has just come, and heard nothing before
+                self._sent.pop(name, None)  # it may just have arrived and missed what was sent before
                 before = self.household.devices.get(name)
                 was = before and (before.status, before.room)
                 if self.household.status(name, status(content), now) and self._files is not None:
@@ -208,14 +208,14 @@ class Edge:
             log.debug("%s of %s was dropped: %s", what, name, error)
 
     def _tell_all(self) -> None:
-        """Say everything that Home Assistant wants to know once more."""
+        """Repeat everything that Home Assistant needs to know."""
         self._announced, self._known = {}, None
         for room in self.household.rooms:
             if (state := self.household.state(room)) is not None:
                 self._publish(room, state)
 
     def _correct(self, topic: str, content: bytes, now: float) -> None:
-        """Tell each device of a room what was right, and whoever said so which devices these are."""
+        """Tell the devices of a room what was right, and tell the sender which devices these are."""
         _, room, _ = self._topics.parsed(topic) or ("", "", "")
         try:
             said = self._label(content, now)
@@ -226,7 +226,7 @@ class Edge:
             answer = {**said._asdict(), "devices": members}
             self._send(self._topics.corrected(room), json.dumps(answer).encode(), expires=EXPIRE_SECONDS)
             if not members:
-                raise BadMessage("there is no device in that room")
+                raise BadMessage("no device is in that room")
         except BadMessage as error:
             with self._lock:
                 self.dropped["bad label"] += 1
@@ -240,7 +240,7 @@ class Edge:
             self._files.line("corrections", {**line, "said": state.activity if state else UNKNOWN})
 
     def _pass_on(self, now: float) -> None:
-        """Tell devices what they have not kept yet: the next thing only, so that the order stays."""
+        """Send devices what they have not stored yet: only the next correction, to keep the order."""
         self._outbox.forget(now)
         for name in self._outbox.devices:
             said, there = self._outbox.next(name), self.household.devices.get(name)
@@ -251,7 +251,7 @@ class Edge:
                 self._send(self._topics.correction(name), written(said), expires=SEND_AGAIN)
 
     def _label(self, content: bytes, now: float) -> Correction:
-        """What somebody says: the name of a label, a table with the last so many `seconds`, or a whole correction."""
+        """Read a label: its name, a table with the number of last `seconds`, or a whole correction."""
         try:
             text = content.decode()
             table = {"label": text} if text in self._labels else json.loads(text)
@@ -278,7 +278,7 @@ class Edge:
             self._files.decision(room, state, self._says(room))
 
     def _send(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
-        """Publish a message; one that cannot be sent is counted, and the home goes on."""
+        """Publish a message; if it cannot be sent, count it and carry on."""
         try:
             self._bus.publish(topic, content, retain=retain, expires=expires)
         except ValueError as error:
@@ -287,7 +287,7 @@ class Edge:
             log.debug("a message was not sent: %s", error)
 
     def _says(self, room: str) -> Table:
-        """By name, what each device of a room thinks."""
+        """The decision of each device in a room, by name."""
         found = {}
         for name in self.household.members(room):
             said = self.household.devices[name].decision
@@ -297,7 +297,7 @@ class Edge:
         return found
 
     def _announce(self, now: float) -> None:
-        """Tell Home Assistant what there is, once, and what there is no more."""
+        """Announce new rooms and devices to Home Assistant once, and withdraw those that are gone."""
         home, topics = self.household, self._topics
         batteries = [(name, device.status.battery is not None) for name, device in home.devices.items()]
         with self._lock:
@@ -321,7 +321,7 @@ class Edge:
         self._announced = wanted
 
     def _table(self) -> Table:
-        """The home as it is, for state.json."""
+        """The current state of the home, for state.json."""
         rooms = {}
         for room in self.household.rooms:
             state = self.household.state(room)
@@ -333,19 +333,19 @@ class Edge:
         return {**about, "rooms": rooms, "devices": devices, "received": self.received, "dropped": dropped}
 
     def _lost(self) -> Counter[str]:
-        """How many messages did not count, by reason."""
+        """The number of dropped messages, by reason."""
         with self._lock:
             return self.dropped + self.household.dropped
 
     def _tell(self) -> None:
-        """A line in the log about what was dropped, at most every minute."""
+        """Log what was dropped, at most once a minute."""
         if time.monotonic() - self._told >= TELL_EVERY:
             self._told = time.monotonic()
             total = self._lost()
             new = total - self._before
             self._before = total
             if new:
-                log.warning("dropped in a minute: %s", ", ".join(f"{count} {why}" for why, count in new.items()))
+                log.warning("dropped in the last minute: %s", ", ".join(f"{count} {why}" for why, count in new.items()))
 
 
 def _about(device: Device) -> Table:
@@ -354,13 +354,13 @@ def _about(device: Device) -> Table:
 
 
 class _Files:
-    """What happens, in files that stay small. A disk that is full is a line in the log, and no more."""
+    """Files about what happens, which stay small. A full disk only causes a line in the log."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._written = -math.inf
-        self._lines: dict[str, tuple[str, float]] = {}  # by room, what was written last and when
+        self._lines: dict[str, tuple[str, float]] = {}  # by room: what was last written, and when
         self._failed = False
 
     def decision(self, room: str, state: RoomState, says: Table) -> None:
@@ -388,7 +388,7 @@ class _Files:
         self._written = time.monotonic()
         content = json.dumps(table(), allow_nan=False).encode()
         try:
-            temporary = self._folder / ".state.json.tmp"  # nobody needs it after a crash, so it waits for no disk
+            temporary = self._folder / ".state.json.tmp"  # not needed after a crash, so it is not synced to disk
             temporary.write_bytes(content)
             os.replace(temporary, self._folder / "state.json")
         except OSError as error:
@@ -396,5 +396,5 @@ class _Files:
 
     def _fail(self, error: OSError) -> None:
         if not self._failed:
-            log.warning("what happens at home is not written: %s", error)
+            log.warning("cannot write what happens at home: %s", error)
         self._failed = True

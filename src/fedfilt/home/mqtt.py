@@ -1,7 +1,7 @@
-"""The bus of a home over MQTT 5: what is sent while the broker is away waits, within bounds.
+"""The bus of a home over MQTT 5. Messages sent while the broker is away wait, within bounds.
 
 paho-mqtt (`fedfilt[mqtt]`) reconnects by itself. Its own queue is not used: it has no expiry, and a retained message
-that was followed by a newer one needs no sending.
+need not be sent once there is a newer one.
 """
 
 import logging
@@ -23,16 +23,16 @@ from fedfilt.home.topics import MOST_BYTES
 
 log = logging.getLogger("fedfilt")
 
-MOST_WAITING = 1000  # messages that wait for the broker, and topics on which something is retained
+MOST_WAITING = 1000  # messages waiting for the broker, and topics with a retained message
 SOONEST, LATEST = 1, 30  # seconds before the next attempt to connect
 KEEPALIVE = 30  # seconds; a broker publishes a last will after one and a half of them
-OVERHEAD = 1024  # bytes of a packet besides its content
+OVERHEAD = 1024  # bytes of a packet in addition to its content
 EVERY = 60.0  # seconds between two lines in the log about what was dropped
-CLOSING = 5.0  # seconds to send the last words
+CLOSING = 5.0  # seconds to send the last messages
 
 
 class Keys(NamedTuple):
-    """Files by which a client and its broker know each other."""
+    """Files by which a client and its broker authenticate each other."""
 
     ca: Path
     certificate: Path
@@ -40,7 +40,7 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, name: str = "client") -> "Keys":
-        """As `fedfilt home write` puts them into a folder."""
+        """The files that `fedfilt home write` put into a folder."""
         return cls(folder / "ca.crt", folder / f"{name}.crt", folder / f"{name}.key")
 
 
@@ -54,9 +54,9 @@ class _Waiting(NamedTuple):
 class Mqtt:
     """A home's bus on a broker. Handlers are called one at a time, on a thread of its own.
 
-    What this client has retained is published again on every connection, for a broker that has forgotten it and over
-    a last will. Everything else that is sent while the broker is away is queued, and the oldest dropped when too many
-    wait. It connects in the background: no broker yet is no error.
+    This client publishes its retained messages again on every connection, in case the broker has forgotten them, and to
+    replace a last will. All other messages sent while the broker is away are queued; when too many wait, the oldest are
+    dropped. It connects in the background: it is no error if there is no broker yet.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Mqtt:
         keys: Keys | None = None,
         will: tuple[str, bytes] | None = None,
     ) -> None:
-        """`name` is the client's; `will` a topic and what is retained there when we are gone."""
+        """`name` is the client's; `will` is a topic and the message retained there when we are gone."""
         self.dropped: Counter[str] = Counter()
         self._where, self._will = f"{host}:{port}", will
         self._handlers: list[tuple[str, Handler, bool]] = []
         self._retained: dict[str, _Waiting] = {}
         self._queue: deque[_Waiting] = deque(maxlen=MOST_WAITING)
-        self._lock, self._turn = threading.RLock(), threading.RLock()  # of our state; of the handlers
+        self._lock, self._turn = threading.RLock(), threading.RLock()  # for our state; for the handlers
         self._connected = threading.Event()
         self._largest = MOST_BYTES
         self._said, self._told = "", -EVERY
         self._last: paho.MQTTMessageInfo | None = None
         client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
         self._client = client
-        # What waited for the broker goes out at once, on top of what it had not acknowledged when it went away
+        # Waiting messages go out at once, in addition to those the broker had not acknowledged when it went away
         client.max_queued_messages_set(2 * MOST_WAITING)
         client.reconnect_delay_set(SOONEST, LATEST)
         self._keys, self._context = keys, None if keys is None else ssl.create_default_context(cafile=keys.ca)
@@ -99,7 +99,7 @@ class Mqtt:
         client.loop_start()
 
     def publish(self, topic: str, content: bytes, *, retain: bool = False, expires: float | None = None) -> None:
-        """Send a message, or keep it until the broker is there."""
+        """Send a message, or keep it until the broker is back."""
         check_size(topic, content)
         end = float("inf") if expires is None else time.monotonic() + expires
         message = _Waiting(topic, content, retain, end)
@@ -109,16 +109,16 @@ class Mqtt:
                 self._retained[topic] = message
                 if len(self._retained) > MOST_WAITING:
                     del self._retained[next(iter(self._retained))]
-                    self._drop("too many topics to publish again after a new connection")
+                    self._drop("too many topics to publish again after reconnecting")
             if self._connected.is_set():
                 self._send(message)
             elif not retain:
                 if len(self._queue) == MOST_WAITING:
-                    self._drop("too many waited for the broker")
+                    self._drop("too many were waiting for the broker")
                 self._queue.append(message)
 
     def subscribe(self, pattern: str, handler: Handler, *, retained: bool = True) -> None:
-        """Have a handler called; over again on every connection, with what is retained."""
+        """Call a handler for matching messages; on every new connection, again with what is retained."""
         with self._turn:
             self._handlers.append((pattern, handler, retained))
         with self._lock:
@@ -126,7 +126,7 @@ class Mqtt:
                 self._ask([(pattern, retained)])
 
     def unsubscribe(self, handler: Handler) -> None:
-        """Have a handler called no more; the broker is told which patterns nobody wants any longer."""
+        """Stop calling a handler, and unsubscribe from patterns that nobody needs any longer."""
         with self._turn:
             given = {pattern for pattern, one, _ in self._handlers if one == handler}
             self._handlers = [one for one in self._handlers if one[1] != handler]
@@ -136,34 +136,34 @@ class Mqtt:
                 self._client.unsubscribe(sorted(unwanted))
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the broker is there; whether it is."""
+        """Wait until the broker is connected; returns whether it is."""
         return self._connected.wait(seconds)
 
     def close(self) -> None:
-        """Say the last will, if the broker is there, and go."""
+        """Publish the last will, if the broker is connected, and disconnect."""
         if self._will is not None:
             self.publish(*self._will, retain=True)
         if self._connected.is_set() and self._last is not None:
             try:
                 self._last.wait_for_publish(CLOSING)
             except (RuntimeError, ValueError) as error:  # it never got that far
-                log.warning("the last words to the broker at %s were lost: %s", self._where, error)
+                log.warning("the last messages to the broker at %s were lost: %s", self._where, error)
         self._client.disconnect()
         self._client.loop_stop()
 
     def _send(self, message: _Waiting) -> None:
         left = message.until - time.monotonic()
         if left <= 0:
-            self._drop("expired before the broker was there")
+            self._drop("expired before the broker was back")
             return
-        if len(message.content) > self._largest:  # paho would say that all is well, and the broker hang up
-            self._drop(f"too large for the broker, which takes {self._largest} bytes")
+        if len(message.content) > self._largest:  # paho would report success, and the broker would disconnect us
+            self._drop(f"too large for the broker, which accepts {self._largest} bytes")
             return
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         if left < float("inf"):
             properties.MessageExpiryInterval = max(1, round(left))
-        # What is retained is sent again on every connection anyway. With QoS 1 paho would do so too, and an older
-        # message that was not acknowledged would come after a newer one.
+        # Retained messages are sent again on every connection anyway. With QoS 1, paho would do so too, and an older
+        # message that was not acknowledged would arrive after a newer one.
         qos = 0 if message.retain else 1
         told = self._client.publish(message.topic, message.content, qos, message.retain, properties)
         if told.rc == paho.MQTT_ERR_QUEUE_SIZE:
@@ -180,7 +180,7 @@ class Mqtt:
 
     def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         if code.is_failure:
-            self._say(f"the broker at {self._where} refuses us: {code}")
+            self._say(f"the broker at {self._where} refused the connection: {code}")
             return
         self._say(f"connected to the broker at {self._where}", logging.INFO)
         with self._lock:
@@ -203,12 +203,12 @@ class Mqtt:
         self._say(f"the broker at {self._where} cannot be reached; trying again, at most every {LATEST} s")
 
     def _take_up_keys(self) -> None:
-        """Show a certificate that was renewed from the next connection on."""
+        """Use a renewed certificate from the next connection on."""
         if self._keys is not None and self._context is not None:
             try:
                 self._context.load_cert_chain(self._keys.certificate, self._keys.key)
             except OSError as error:  # they may be being replaced
-                log.warning("the certificate for the broker cannot be read: %s", error)
+                log.warning("cannot read the certificate for the broker: %s", error)
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         self._take_up_keys()
@@ -216,11 +216,9 @@ class Mqtt:
             there = self._connected.is_set()
             self._connected.clear()
             if there and code.is_failure:
-                self._say(f"the broker at {self._where} is gone ({code}); trying to reach it again")
+                self._say(f"lost the connection to the broker at {self._where} ({code}); reconnecting")
             elif code.is_failure and "refuses" not in self._said:
-                self._say(
-                    f"the broker at {self._where} hangs up before it lets us in: is our certificate one of its own?"
-                )
+                self._say(f"the broker at {self._where} hangs up before letting us in: did it issue our certificate?")
 
     def _on_publish(self, client: Any, data: Any, number: int, code: Any, properties: Any) -> None:
         if code.is_failure:
@@ -242,7 +240,7 @@ class Mqtt:
                     call(handler, topic, content)
 
     def _say(self, line: str, level: int = logging.WARNING) -> None:
-        """A line in the log, once while nothing changes."""
+        """Log a line, but only once as long as nothing changes."""
         if line != self._said:
             self._said = line
             log.log(level, "%s", line)

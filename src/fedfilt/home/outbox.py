@@ -1,4 +1,4 @@
-"""Corrections on their way to devices: one at a time and in order, until the device says that it has kept it."""
+"""Corrections on their way to devices, one at a time and in order, each until the device confirms it."""
 
 import json
 import logging
@@ -12,12 +12,12 @@ from fedfilt.home.topics import BadMessage, Correction, correction
 
 log = logging.getLogger("fedfilt")
 
-MOST = 200  # corrections that wait for a device; then the oldest are dropped
-KEPT_SECONDS = 7 * 86_400.0  # after the end of what they are about; then they are dropped, within an hour
+MOST = 200  # corrections waiting for a device; beyond that, the oldest are dropped
+KEPT_SECONDS = 7 * 86_400.0  # after the end of their span; then they are dropped, within an hour
 
 
 class Outbox:
-    """What devices have not been told yet. With a file it outlives its process.
+    """Corrections that devices have not confirmed yet. With a file, they survive a restart.
 
     >>> outbox = Outbox(["rest", "walk"])
     >>> for label in ("rest", "walk"):
@@ -34,35 +34,35 @@ class Outbox:
             try:
                 self._waiting = self._read(path)
             except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-                log.warning("%s cannot be read, and is not used: %s", path, error)
+                log.warning("cannot read %s, which is ignored: %s", path, error)
 
     @property
     def devices(self) -> list[str]:
-        """For whom something waits."""
+        """The devices for which something is waiting."""
         return list(self._waiting)
 
     def add(self, device: str, said: Correction) -> None:
-        """Have a device told; this is on disk when it returns, if that can be written."""
+        """Add a correction for a device; it is on disk when this returns, if the disk can be written."""
         waiting = self._waiting.setdefault(device, [])
         waiting.append(said)
         if len(waiting) > MOST:
-            log.warning("%d corrections wait for %s; the oldest is dropped", MOST, device)
+            log.warning("%d corrections are waiting for %s; the oldest is dropped", MOST, device)
             del waiting[0]
         self._write()
 
     def next(self, device: str) -> Correction | None:
-        """What a device is to be told now."""
+        """The correction to send to a device now."""
         return self._waiting[device][0] if device in self._waiting else None
 
     def kept(self, device: str, said: Correction) -> bool:
-        """A device has kept a correction; False if it is not what it was to be told now."""
+        """Note that a device has stored a correction; False if it is not the one to send now."""
         if self.next(device) != said:
             return False
         self._keep(device, self._waiting[device][1:])
         return True
 
     def forget(self, now: float) -> None:
-        """Let go of what is too old, unless the clock was just set."""
+        """Drop what is too old, unless the clock was just set."""
         if not self._hourly.due(now):
             return
         for device, waiting in list(self._waiting.items()):
@@ -72,7 +72,7 @@ class Outbox:
                 self._keep(device, young)
 
     def _keep(self, device: str, waiting: list[Correction]) -> None:
-        """From now on only this waits for a device."""
+        """Replace what is waiting for a device."""
         self._waiting[device] = waiting
         if not waiting:
             del self._waiting[device]
@@ -84,8 +84,8 @@ class Outbox:
             for one in waiting[-MOST:]:
                 try:
                     found.setdefault(device, []).append(correction(json.dumps(one).encode(), self._labels))
-                except BadMessage as error:  # of a label that is no more, perhaps
-                    log.warning("a correction that waits for %s is not used: %s", device, error)
+                except BadMessage as error:  # perhaps its label no longer exists
+                    log.warning("a correction waiting for %s is ignored: %s", device, error)
         return {device: waiting for device, waiting in found.items() if waiting}
 
     def _write(self) -> None:
@@ -97,5 +97,5 @@ class Outbox:
             self._failed = False
         except OSError as error:
             if not self._failed:
-                log.warning("corrections that wait for devices are only in memory: %s", error)
+                log.warning("corrections waiting for devices are only in memory: %s", error)
             self._failed = True

@@ -1,4 +1,4 @@
-"""What a source gives, and what sources share: a place for messages that cannot overflow, complaints that stay few."""
+"""Readings, and what sources share: a bounded inbox for messages, and complaints that stay few."""
 
 import logging
 import threading
@@ -18,28 +18,28 @@ from fedfilt.home.clock import Clock
 
 log = logging.getLogger("fedfilt")
 
-MOST_MESSAGES, MOST_BYTES = 4096, 1 << 22  # that wait to be read; 4 MiB
-QUIET = 60.0  # seconds between two lines about the same problem
+MOST_MESSAGES, MOST_BYTES = 4096, 1 << 22  # waiting to be read; 4 MiB
+QUIET = 60.0  # seconds between two log lines about the same problem
 
 
 class Reading(NamedTuple):
-    """What a device's sensors say at one time."""
+    """What a device's sensors read at one time."""
 
     time: float  # seconds since 1970
     values: Array  # (channels,); NaN where one is missing
-    label: str = ""  # what is true, where a recording knows it; nobody decides by it
+    label: str = ""  # the truth, if a recording knows it; not used for decisions
 
 
 class Source(Protocol):
     """Where readings come from: a part of fedfilt/sources, or module:Class."""
 
     def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
-        """Readings as they come, with the channels in the order of the experiment, until `stop` is set."""
+        """Readings as they arrive, with channels in the experiment's order, until `stop` is set."""
         ...
 
 
 def source_of(table: Mapping[str, Any], folder: Path) -> Source:
-    """The source that a table such as [source] in own.toml names; its files are looked for from a device's folder.
+    """The source named by a table such as [source] in own.toml; its paths start at the device's folder.
 
     >>> source_of({"name": "csv", "file": "now.csv"}, Path("/home/lamp"))
     Csv(file='/home/lamp/now.csv', time='time', whole=False)
@@ -59,7 +59,7 @@ def source_of(table: Mapping[str, Any], folder: Path) -> Source:
 
 
 class Complaints:
-    """Counts problems by kind, and says each at most once a minute.
+    """Counts problems by kind, and logs each kind at most once a minute.
 
     >>> complaints = Complaints("lamp")
     >>> for _ in range(1000):
@@ -74,7 +74,7 @@ class Complaints:
         self._said: dict[str, float] = {}
 
     def __call__(self, kind: str, said: str, *details: object) -> None:
-        """Count a problem; it may be due to be said."""
+        """Count a problem, and log it if that is due."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         now = time.monotonic()
         if now - self._said.get(kind, -QUIET) >= QUIET:
@@ -84,7 +84,7 @@ class Complaints:
 
 
 class Inbox:
-    """Messages that wait to be read: at most so many and so large; the oldest make room for new ones.
+    """Messages waiting to be read, bounded in number and size; the oldest make room for new ones.
 
     >>> inbox, stop = Inbox("lamp", most=2), threading.Event()
     >>> for text in (b"a", b"b", b"c"):
@@ -106,11 +106,11 @@ class Inbox:
             self._bytes += len(content)
             while len(self._waiting) > self._most or self._bytes > self._most_bytes:
                 self._bytes -= len(self._waiting.popleft()[2])
-                self.complaints("full", "messages come faster than they can be read; the oldest are dropped")
+                self.complaints("full", "messages arrive faster than they can be read; the oldest are dropped")
             self._changed.notify()
 
     def get(self, stop: threading.Event, seconds: float = 0.2) -> tuple[float, str, bytes] | None:
-        """The next message, waiting a while for it; None if there is none, or to stop."""
+        """The next message, after waiting for it a while; None if there is none or `stop` is set."""
         with self._changed:
             if not self._waiting and not stop.is_set():
                 self._changed.wait(seconds)

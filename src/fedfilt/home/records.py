@@ -1,7 +1,7 @@
-"""What the edge server of a home has written down, read while it grows: for those who look.
+"""Reads the files of a home's edge server while they grow, for the dashboard.
 
-Nothing in the folder is trusted. Only regular files are opened, only so much of each is read, every line is checked,
-and what is damaged is left out and counted.
+Nothing in the folder is trusted: only regular files are opened, a limited amount of each is read, every line is
+checked, and damaged lines are skipped and counted.
 """
 
 import json
@@ -20,18 +20,18 @@ from fedfilt.home.topics import BadMessage, RoomState, Status, is_share, room_st
 STATE = "state.json"
 LINES = ("decisions", "devices", "corrections")
 MOST_STATE = 8_000_000  # bytes of state.json
-NEWEST = 2_000_000  # bytes of a file of lines that are read, from its end
+NEWEST = 2_000_000  # bytes read from the end of a file of lines
 LONGEST = 200_000  # bytes of a line
 KEPT = 10_000  # lines of a kind
 LONGEST_NAME, LONGEST_TIME = 100, 1e10  # letters; seconds since 1970
-TAIL = 100  # bytes by which a file is known again
-RUNS = 15.0  # seconds since the last state after which an edge server is taken to have ended
+TAIL = 100  # bytes by which a file is recognised
+RUNS = 15.0  # seconds without a new state after which an edge server counts as stopped
 
 One = TypeVar("One")
 
 
 class Say(NamedTuple):
-    """What a device thought last."""
+    """A device's last decision."""
 
     label: str
     share: float
@@ -39,21 +39,21 @@ class Say(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A room as it is."""
+    """The current state of a room."""
 
     state: RoomState | None  # None before its first vote
     says: dict[str, Say]  # by device
 
 
 class Known(NamedTuple):
-    """A device as it is; its room is in its status."""
+    """The current state of a device; its room is in its status."""
 
     status: Status
-    seen: float | None  # when it last said anything
+    seen: float | None  # when it last sent anything
 
 
 class Now(NamedTuple):
-    """A home as it is: state.json."""
+    """The current state of a home: state.json."""
 
     at: float
     home: str
@@ -91,20 +91,20 @@ class Corrected(NamedTuple):
     label: str
     begin: float
     end: float
-    devices: tuple[str, ...]  # that were told
-    said: str | None  # what the room said before, if that is known
+    devices: tuple[str, ...]  # that received it
+    said: str | None  # what the room said before, if known
 
 
 class Home:
-    """A home as its folder tells it; `refresh` reads what is new and never fails for what it finds.
+    """A home, read from its folder. `refresh` reads what is new and never fails, whatever it finds.
 
-    Lists are replaced, not changed, so that they may be read while another thread refreshes.
+    Lists are replaced, never changed, so that they can be read while another thread refreshes.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.now: Now | None = None
-        self.written = 0.0  # when state.json was, by the clock of this machine
+        self.written = 0.0  # time of state.json, by this machine's clock
         self._wrong = ""
         self._stamp: object = None
         self._decisions = _Lines(self.folder, "decisions", _decided)
@@ -136,27 +136,27 @@ class Home:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The home's name."""
         return self.now.home if self.now is not None else self.folder.resolve().parent.name
 
     @property
     def decisions(self) -> list[Decided]:
-        """What rooms have decided, the newest last."""
+        """What rooms have decided, newest last."""
         return self._decisions.found
 
     @property
     def changes(self) -> list[Changed]:
-        """How devices were, the newest last."""
+        """How devices have changed, newest last."""
         return self._changes.found
 
     @property
     def corrections(self) -> list[Corrected]:
-        """What people have said, the newest last."""
+        """What people have corrected, newest last."""
         return self._corrections.found
 
     @property
     def runs(self) -> bool:
-        """Whether its edge server does: it writes its state every two seconds."""
+        """Whether the edge server is running: it then writes its state every two seconds."""
         return self.now is not None and not self._wrong and abs(time.time() - self.written) < RUNS
 
     @property
@@ -169,7 +169,7 @@ class Home:
 
 
 def home_folders(paths: Iterable[str | Path]) -> list[Path]:
-    """The folders of homes among the given ones, and those called home in them or in a folder of theirs."""
+    """The given folders that are homes, and those named `home` in them or one level deeper."""
     found: list[Path] = []
     for path in map(Path, paths):
         inside = [path / "home", *sorted(path.glob("*/home"))]
@@ -185,7 +185,7 @@ def _holds_home(folder: Path) -> bool:
 
 
 class _Lines(Generic[One]):
-    """The newest lines of NAME.jsonl, which grows, and is renamed to NAME.1.jsonl when it is long."""
+    """The newest lines of NAME.jsonl, which grows, and is renamed to NAME.1.jsonl when it gets long."""
 
     def __init__(self, folder: Path, name: str, check: Callable[[Table], One]) -> None:
         self._unreadable: list[str] = []
@@ -195,18 +195,18 @@ class _Lines(Generic[One]):
     def _forget(self) -> None:
         self.found: list[One] = []
         self._damaged = 0
-        self._place: object = None  # the file that was read last
-        self._offset, self._tail = 0, b""  # how far, and its last bytes up to there
+        self._place: object = None  # the file read last
+        self._offset, self._tail = 0, b""  # how far it was read, and the last bytes before that
 
     @property
     def notes(self) -> list[str]:
         """What is wrong with the files."""
         name = self._paths[1].name
-        damaged = f"{_counted(self._damaged, 'damaged line', 'damaged lines')} of {name} left out"
+        damaged = f"{_counted(self._damaged, 'damaged line', 'damaged lines')} of {name} skipped"
         return [*self._unreadable, *[damaged][: self._damaged]]
 
     def refresh(self) -> None:
-        """Read the lines that are complete and new."""
+        """Read new, complete lines."""
         with ExitStack() as opened:
             files: list[IO[bytes]] = []
             self._unreadable = []
@@ -217,14 +217,14 @@ class _Lines(Generic[One]):
                     pass
                 except OSError as error:
                     self._unreadable.append(f"{path.name} cannot be read: {error.strerror}")
-            with suppress(OSError):  # of a disk that fails; what was read stays
+            with suppress(OSError):  # the disk may fail; what was read stays
                 self._read(files)
 
     def _read(self, files: Sequence[IO[bytes]]) -> None:
         places = [(about.st_dev, about.st_ino) for about in (os.fstat(file.fileno()) for file in files)]
         known = places.index(self._place) if self._place in places else -1
         if known < 0 or not self._continues(files[known]):
-            self._forget()  # at first, and when files were replaced
+            self._forget()  # the first time, and after files were replaced
             known = 0
         new: list[One] = []
         for file, place in list(zip(files, places, strict=True))[known:]:
@@ -235,18 +235,18 @@ class _Lines(Generic[One]):
             self.found = [*self.found, *new][-KEPT:]
 
     def _continues(self, file: IO[bytes]) -> bool:
-        """Whether a file still is what was read of it, and perhaps more."""
+        """Whether a file still begins with what was read from it."""
         file.seek(self._offset - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
     def _complete(self, file: IO[bytes]) -> bytes:
-        """The lines that have ended since the last look, the newest only if they are many."""
+        """Lines completed since the last look; if there are many, only the newest."""
         size = os.fstat(file.fileno()).st_size
         begin = max(self._offset, size - NEWEST)
         file.seek(begin)
         block = file.read(size - begin)
         end = block.rfind(b"\n") + 1 or (len(block) if len(block) > LONGEST else 0)
-        start = block.find(b"\n") + 1 if begin > self._offset else 0  # in the middle of a line
+        start = block.find(b"\n") + 1 if begin > self._offset else 0  # it starts in the middle of a line
         self._offset, self._tail = begin + end, (self._tail + block[:end])[-TAIL:]
         return block[start:end]
 
@@ -274,7 +274,7 @@ def _table(content: bytes) -> Table:
 def _now(table: Table) -> Now:
     labels, fresh = table.get("labels"), table.get("fresh_seconds", Voting.fresh_seconds)
     if not isinstance(labels, list) or not isinstance(fresh, int | float) or not 0 < fresh < LONGEST_TIME:
-        raise BadMessage("it must have labels, and a time for which a say is fresh")
+        raise BadMessage("it must have labels, and a time for which a decision is fresh")
     received = _count(table.get("received", 0))
     rooms, bad_rooms = _each(table.get("rooms"), _room)
     devices, bad_devices = _each(table.get("devices"), _known)
@@ -285,7 +285,7 @@ def _now(table: Table) -> Now:
 
 
 def _each(entries: Any, check: Callable[[Any], One]) -> tuple[dict[str, One], int]:
-    """By name, the entries of a table that can be read, and how many cannot."""
+    """The readable entries of a table by name, and how many are not readable."""
     found = {}
     for name, entry in _is_table(entries).items():
         with suppress(BadMessage):
@@ -296,7 +296,7 @@ def _each(entries: Any, check: Callable[[Any], One]) -> tuple[dict[str, One], in
 def _room(entry: Any) -> Room:
     says, damaged = _each(_is_table(entry).get("says", {}), _say)
     if damaged:
-        raise BadMessage("what a device says cannot be read")
+        raise BadMessage("a device's decision cannot be read")
     return Room(_room_state(entry) if "at" in entry else None, says)
 
 

@@ -1,6 +1,6 @@
-"""What the rooms of a home decide: the newest say of each device that is there, put to the vote, smoothed if wanted.
+"""What the rooms of a home decide: a vote over the newest decision of each device present, smoothed on request.
 
-Time is always handed in, so that a replay, a test and a clock that jumps are all the same to it.
+Time is always passed in, which makes replays, tests and clocks that jump all work alike.
 """
 
 import math
@@ -16,10 +16,10 @@ from fedfilt.home.topics import Decision, RoomState, Status, check_name
 from fedfilt.rounds.voting import tally
 
 UNKNOWN = "unknown"
-MOST_DEVICES, MOST_ROOMS = 1000, 100  # of a home that has no list of them
-MOST_TRUSTED = 0.9  # accuracy; a device that says it is better counts as this good, for nobody can check what it says
-FORGET = 3600.0  # seconds after which a room without devices, or a device nobody listed and that is away, is forgotten
-DOUBT = 0.01  # a label is never taken as less likely than this: one wrong certainty must not rule it out for long
+MOST_DEVICES, MOST_ROOMS = 1000, 100  # for a home without a list of them
+MOST_TRUSTED = 0.9  # accuracy; a device that claims more counts as this good, because nobody can check its claim
+FORGET = 3600.0  # seconds after which an empty room, or an unlisted device that is away, is forgotten
+DOUBT = 0.01  # no label counts as less likely than this: one wrong certainty must not rule it out for long
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Voting:
     """
 
     how: str = "weighted"  # by validated accuracy, or "mean"
-    threshold: float = 0.5  # a room less sure than this says "unknown"
-    switch_seconds: float = 0.0  # mean time between two switches of activity, for smoothing; 0: no smoothing
-    fresh_seconds: float = 10.0  # a say counts for so long after the last sample of its window
-    ahead_seconds: float = 2.0  # by which the clock of a device may be ahead
-    gather_seconds: float = 0.1  # from the first new say of a room to its vote, so that others can be in it
+    threshold: float = 0.5  # below this confidence, a room says "unknown"
+    switch_seconds: float = 0.0  # mean time between two changes of activity, for smoothing; 0: no smoothing
+    fresh_seconds: float = 10.0  # how long a decision counts after the last sample of its window
+    ahead_seconds: float = 2.0  # that a device's clock may be ahead
+    gather_seconds: float = 0.1  # from a room's first new decision to its vote, so that others can take part
 
     def __post_init__(self) -> None:
         check_choice("how", self.how, ("mean", "weighted"))
@@ -47,21 +47,21 @@ class Voting:
 
 @dataclass
 class Device:
-    """What is known of a device."""
+    """What is known about a device."""
 
     room: str
     since: float  # when it came into this room
     status: Status = Status(online=False)
-    known: bool = False  # it has said how it is
+    known: bool = False  # it has sent a status
     decision: Decision | None = None
     new: bool = False  # no vote has counted its decision
-    seen: float = -math.inf  # when it last said anything
+    seen: float = -math.inf  # when it last sent anything
 
 
 @dataclass
 class _Room:
-    due: float = math.inf  # when it is to vote
-    until: float = math.inf  # when the first say that it counted is stale
+    due: float = math.inf  # time of the next vote
+    until: float = math.inf  # when the first decision it counted goes stale
     alone: float | None = None  # since when no device is in it
     belief: Array | None = None  # after the last vote, if it smooths
     voted: float = 0.0
@@ -69,7 +69,7 @@ class _Room:
 
 
 class Household:
-    """The devices of a home, the rooms that they are in, and what these decide.
+    """The devices of a home, the rooms they are in, and what the rooms decide.
 
     >>> home = Household(["rest", "walk"], {"watch": "hall", "phone": "hall"})
     >>> [home.hear("watch", Decision(0.0, 1, (0.1, 0.9)), 0.0), home.hear("phone", Decision(0.0, 1, (0.4, 0.6)), 0.0)]
@@ -86,17 +86,17 @@ class Household:
         moving: Collection[str] = (),
         rooms: Collection[str] = (),
     ) -> None:
-        """`devices` are the names of those who may speak, each with its room; None: whoever does, up to a limit.
+        """`devices` are the names of those that may publish, each with its room; None admits any, up to a limit.
 
-        Only those that are `moving` may say that they are in another room: that of another device, or one of `rooms`.
+        Only those that are `moving` may report another room: that of another device, or one of `rooms`.
         """
         if len(labels) < 2 or len(set(labels)) < len(labels) or UNKNOWN in labels:
-            raise ValueError(f"labels must be two at least, all different and none {UNKNOWN!r}, got {list(labels)}")
+            raise ValueError(f"labels must be at least two, all different and none {UNKNOWN!r}, got {list(labels)}")
         self.labels, self.voting = tuple(labels), voting or Voting()
         self.devices: dict[str, Device] = {}
         self._rooms: dict[str, _Room] = {}
         self._listed = devices is not None
-        self.dropped: Counter[str] = Counter()  # what devices said that did not count, by reason
+        self.dropped: Counter[str] = Counter()  # messages that did not count, by reason
         self._home: dict[str, str] = {}  # by device, its room
         self._open: set[str] = set()  # rooms that devices may move to
         self._moving: set[str] = set()
@@ -109,13 +109,13 @@ class Household:
         moving: Collection[str] = (),
         rooms: Collection[str] = (),
     ) -> None:
-        """From now on these devices may speak, each in its room unless it is one that moves; others are let go."""
+        """From now on, these devices may publish, each in its room unless it moves; others are forgotten."""
         for name in devices:
             check_name("device", name)
         for name in (*devices.values(), *rooms):
             check_name("room", name)
         for name in set(moving) - set(devices):
-            raise ValueError(f"moving must name devices that are listed, got {name!r}; there are {', '.join(devices)}")
+            raise ValueError(f"moving must name listed devices ({', '.join(devices)}), got {name!r}")
         for name in self._home.keys() - devices.keys():
             self._withdraw(self.devices.pop(name), now)
         self._home, self._moving, self._open = dict(devices), set(moving), {*devices.values(), *rooms}
@@ -125,15 +125,15 @@ class Household:
 
     @property
     def rooms(self) -> list[str]:
-        """The rooms that there are."""
+        """The names of the rooms."""
         return list(self._rooms)
 
     def known(self, device: str) -> bool:
-        """Whether a device may speak."""
+        """Whether a device may publish."""
         return device in self.devices or (not self._listed and len(self.devices) < MOST_DEVICES)
 
     def members(self, room: str) -> list[str]:
-        """The devices in a room, also those that are away."""
+        """The devices in a room, including those that are away."""
         return [name for name, device in self.devices.items() if device.room == room]
 
     def state(self, room: str) -> RoomState | None:
@@ -141,19 +141,19 @@ class Household:
         return self._rooms[room].state if room in self._rooms else None
 
     def status(self, name: str, status: Status, now: float) -> bool:
-        """Take note of how a device is; False if it may not speak."""
+        """Note a device's status; False if it may not publish."""
         if not self.known(name):
             self.dropped["unknown device"] += 1
             return False
-        if not status.online and name in self.devices:  # a last will knows no more than that
+        if not status.online and name in self.devices:  # a last will says no more than that
             status = self.devices[name].status._replace(online=False)
         room = self._room(name, status.room)
         device = self.devices.setdefault(name, Device(room, -math.inf))
         if status.room and status.online and room != status.room:
-            self.dropped["another room"] += 1  # than it may be in; what else it says counts
+            self.dropped["another room"] += 1  # than it may be in; the rest of its status counts
         since = device.since
         self._move(device, room, now)
-        if not device.known:  # it may have been there for long: it is we who have just come
+        if not device.known:  # it may have been there for long: we have just started
             device.known, device.since = True, since
         if not status.online:
             self._withdraw(device, now)
@@ -161,7 +161,7 @@ class Household:
         return True
 
     def hear(self, name: str, decision: Decision, now: float) -> bool:
-        """Take note of what a device decided; False if that cannot count."""
+        """Note a device's decision; False if it does not count."""
         device = self.devices.get(name)
         reason = ""
         if device is None:
@@ -173,7 +173,7 @@ class Household:
         elif decision.at > now + self.voting.ahead_seconds:
             reason = "from the future"
         elif (last := self._say(device, now)) is not None and decision <= last:
-            reason = "older than its last" if decision.at < last.at else "said twice"
+            reason = "older than its last" if decision.at < last.at else "repeated"
         if reason or device is None:
             self.dropped[reason] += 1
             return False
@@ -183,11 +183,11 @@ class Household:
         return True
 
     def wait(self, now: float) -> float:
-        """Seconds until a room is to vote."""
+        """Seconds until the next vote of a room."""
         return max(0.0, min((self._due(room, now) for room in self._rooms.values()), default=math.inf) - now)
 
     def vote(self, now: float) -> dict[str, RoomState]:
-        """What the rooms decide that have something new: a say, or one that is no longer fresh."""
+        """What rooms decide if something is new: a decision, or one that has gone stale."""
         decided = {}
         for name, room in self._rooms.items():
             if self._due(room, now) <= now:
@@ -195,7 +195,7 @@ class Household:
         return decided
 
     def forget(self, now: float) -> None:
-        """Let go of rooms and devices that have been gone for long; those that were listed stay."""
+        """Forget rooms and devices that have been gone for long; listed ones stay."""
         if not self._listed:
             for name, device in list(self.devices.items()):
                 if not device.status.online and now - device.seen > FORGET:
@@ -210,7 +210,7 @@ class Household:
                 del self._rooms[name]
 
     def _room(self, name: str, said: str) -> str:
-        """The room that a device is in if it says `said`: the one it is listed in, unless it may move there."""
+        """The room of a device that reports `said`: that room if it may move there, otherwise the listed one."""
         if self._listed:
             return said if name in self._moving and said in self._open else self._home[name]
         if not said or said in self._rooms or len(self._rooms) < MOST_ROOMS:
@@ -218,9 +218,9 @@ class Household:
         return self.devices[name].room if name in self.devices else ""
 
     def _move(self, device: Device, room: str, now: float) -> None:
-        """Note in which room a device is."""
+        """Note that a device is in a room."""
         if room != device.room:
-            self._withdraw(device, now)  # what it said was about where it had been
+            self._withdraw(device, now)  # its decision was about the room it was in
             device.room, device.since = room, now
         if room:
             self._rooms.setdefault(room, _Room()).alone = None
@@ -231,14 +231,14 @@ class Household:
         device.decision, device.new = None, False
 
     def _due(self, room: _Room, now: float) -> float:
-        """When a room is to vote: at once if that is so far off that the clock must have been set back."""
+        """When a room votes next: at once if that is so far off that the clock must have been set back."""
         voting = self.voting
         far = now + voting.fresh_seconds + voting.ahead_seconds + voting.gather_seconds
         when = min(room.due, room.until)
         return now if far < when < math.inf else when
 
     def _say(self, device: Device, now: float) -> Decision | None:
-        """What a device says, if that is neither stale nor, since the clock was set back, of the future."""
+        """A device's decision, unless it is stale or, after the clock was set back, in the future."""
         said, voting = device.decision, self.voting
         if said is None or not now - voting.fresh_seconds < said.at <= now + voting.ahead_seconds:
             return None
@@ -264,15 +264,15 @@ class Household:
         return RoomState(max(times), activity, round(sure, 4), by_label, len(voters))
 
     def _shares(self, voters: Sequence[tuple[Device, Decision]]) -> Array:
-        """What devices together think: what the vote counts for each label, as shares of 1."""
+        """The devices' joint opinion: what the vote counts for each label, as shares of 1."""
         said = np.array([said.probabilities for _, said in voters])[:, None, :]
         total = counted(said, [device.status.accuracy for device, _ in voters], self.voting.how)[0]
         return total / total.sum()
 
     def _smoothed(self, room: _Room, voters: Sequence[tuple[Device, Decision]], now: float) -> Array:
-        """A step of the forward algorithm: activities switch at random, the vote of what is new is the evidence.
+        """A step of the forward algorithm: activities change at random, and the vote on what is new is the evidence.
 
-        A home stays in an activity for `switch_seconds` on average, then goes on to any other.
+        An activity lasts for `switch_seconds` on average; then any other follows.
         """
         count = len(self.labels)
         if room.belief is None:
@@ -288,10 +288,10 @@ class Household:
 
 
 def counted(probabilities: Array, accuracies: Sequence[float | None], how: str = Voting.how) -> Array:
-    """(M, labels) what the vote counts if devices that say they are so accurate say this, (devices, M, labels).
+    """(M, labels) what the vote counts for these (devices, M, labels) `probabilities` and claimed `accuracies`.
 
-    Nobody counts as more accurate than `MOST_TRUSTED`, so that two devices that are right 8 times in 10, and 90 % sure,
-    outvote any third. A device that does not know its accuracy counts as those that do, on average.
+    No device counts as more accurate than `MOST_TRUSTED`, so that two devices that are right 8 times in 10, and 90 %
+    sure, outvote any third. A device that does not know its accuracy counts as the average of those that do.
 
     >>> counted(np.array([[[0.9, 0.1]], [[0.9, 0.1]], [[0.0, 1.0]]]), [0.8, 0.8, 1.0]).argmax()
     np.int64(0)

@@ -1,15 +1,15 @@
-"""What travels in a home, on which topic, and what it must look like to be read.
+"""The messages of a home, their topics, and what they must look like.
 
-    fedfilt/HOME/devices/DEVICE/decision     a device says what it thinks: Decision
-    fedfilt/HOME/devices/DEVICE/status       a device says how it is, retained, with a last will: Status
+    fedfilt/HOME/devices/DEVICE/decision     a device's decision: Decision
+    fedfilt/HOME/devices/DEVICE/status       a device's status, retained, with a last will: Status
     fedfilt/HOME/devices/DEVICE/correction   the edge server tells a device what was right: Correction
-    fedfilt/HOME/devices/DEVICE/kept         the device says that it has kept that: the same Correction
-    fedfilt/HOME/rooms/ROOM/state            the edge server says what the room decided: RoomState
-    fedfilt/HOME/rooms/ROOM/label            somebody says what the room is doing: the name of a label, or Correction
-    fedfilt/HOME/rooms/ROOM/corrected        the edge server answers: Correction, and the devices that were told
+    fedfilt/HOME/devices/DEVICE/kept         the device confirms that it has kept it: the same Correction
+    fedfilt/HOME/rooms/ROOM/state            the edge server publishes what the room decided: RoomState
+    fedfilt/HOME/rooms/ROOM/label            somebody corrects the room's activity: the name of a label, or Correction
+    fedfilt/HOME/rooms/ROOM/corrected        the edge server answers: Correction, and the devices that received it
     fedfilt/HOME/edge/status                 the edge server: online or offline, retained, with a last will
 
-Messages are JSON objects. All of them come from others: sizes and types are checked before anything is used.
+Messages are JSON objects. All of them come from outside: sizes and types are checked before anything is used.
 """
 
 import json
@@ -24,36 +24,36 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 def check_name(what: str, name: object) -> str:
-    """Return a name of a home, a device or a room if it can be in a topic."""
+    """Return the name of a home, a device or a room if it is allowed in a topic."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"a {what} must be up to 40 letters, digits, dots, dashes and underscores, got {name!r}")
     return name
 
 
 class BadMessage(ValueError):
-    """A message that is not what it should be."""
+    """An invalid message."""
 
 
 class Decision(NamedTuple):
-    """What a device thinks its person is doing."""
+    """A device's opinion on what its person is doing."""
 
     at: float  # when the last sample of the window was taken, in seconds since 1970
-    round: int  # that made the model
+    round: int  # of the model
     probabilities: tuple[float, ...]  # by label
 
 
 class Status(NamedTuple):
-    """How a device is."""
+    """A device's status."""
 
     online: bool
     room: str = ""
-    round: int = 0  # that made its model
+    round: int = 0  # of its model
     accuracy: float | None = None  # on its own validation windows
     battery: float | None = None  # 0 to 1, if it knows
 
 
 class Correction(NamedTuple):
-    """What a room did in a span of time."""
+    """The true activity of a room during a time span."""
 
     label: str
     begin: float
@@ -61,13 +61,13 @@ class Correction(NamedTuple):
 
 
 class RoomState(NamedTuple):
-    """What a room has decided."""
+    """A room's decision."""
 
     at: float
     activity: str  # the name of a label, or "unknown"
     confidence: float
     probabilities: dict[str, float]  # by the name of the label
-    devices: int  # that had a say
+    devices: int  # that voted
 
 
 class Topics(NamedTuple):
@@ -84,7 +84,7 @@ class Topics(NamedTuple):
         return f"fedfilt/{self.home}/devices/{device}/decision"
 
     def status(self, device: str) -> str:
-        """How a device is."""
+        """A device's status."""
         return f"fedfilt/{self.home}/devices/{device}/status"
 
     def correction(self, device: str) -> str:
@@ -100,20 +100,20 @@ class Topics(NamedTuple):
         return f"fedfilt/{self.home}/rooms/{room}/state"
 
     def label(self, room: str) -> str:
-        """What people say a room is doing."""
+        """Corrections of a room's activity."""
         return f"fedfilt/{self.home}/rooms/{room}/label"
 
     def corrected(self, room: str) -> str:
-        """The edge server's answer to that."""
+        """The edge server's answer to a correction."""
         return f"fedfilt/{self.home}/rooms/{room}/corrected"
 
     @property
     def edge(self) -> str:
-        """Whether the edge server is there."""
+        """Whether the edge server is online."""
         return f"fedfilt/{self.home}/edge/status"
 
     def parsed(self, topic: str) -> tuple[str, str, str] | None:
-        """(devices or rooms, its name, what) of a topic of this home; None for any other."""
+        """("devices" or "rooms", name, kind of message) for a topic of this home; None for any other."""
         parts = topic.split("/")
         if len(parts) != 5 or parts[:2] != ["fedfilt", self.home] or parts[2] not in ("devices", "rooms"):
             return None
@@ -121,12 +121,12 @@ class Topics(NamedTuple):
 
 
 def written(message: Decision | Status | Correction | RoomState) -> bytes:
-    """A message as it travels."""
+    """A message as bytes."""
     return json.dumps(message._asdict(), allow_nan=False, separators=(",", ":")).encode()
 
 
 def decision(content: bytes, labels: int) -> Decision:
-    """A decision among so many labels, if it is one."""
+    """Read a decision among a number of labels."""
     table = _table(content)
     said = table.get("probabilities")
     if not isinstance(said, list) or len(said) != labels or not all(map(is_share, said)):
@@ -137,15 +137,15 @@ def decision(content: bytes, labels: int) -> Decision:
 
 
 def status(content: bytes) -> Status:
-    """How a device is, if that can be read."""
+    """Read a device's status."""
     return status_in(_table(content))
 
 
 def status_in(table: Table) -> Status:
-    """How a device is, as a table says it."""
+    """A device's status from a table."""
     room, online = table.get("room", ""), table.get("online")
     if not isinstance(online, bool) or not isinstance(room, str) or (room and not NAME.fullmatch(room)):
-        raise BadMessage("status must say whether a device is online, and in which room")
+        raise BadMessage("status must say whether a device is online, and which room it is in")
     shares = [table.get(key) for key in ("accuracy", "battery")]
     if not all(share is None or is_share(share) for share in shares):
         raise BadMessage("accuracy and battery must be from 0 to 1")
@@ -153,7 +153,7 @@ def status_in(table: Table) -> Status:
 
 
 def correction(content: bytes, labels: Sequence[str]) -> Correction:
-    """A correction, if it names one of the labels."""
+    """Read a correction, which must name one of the labels."""
     table = _table(content)
     label, begin, end = table.get("label"), time_in(table, "begin"), time_in(table, "end")
     if not isinstance(label, str) or label not in labels:
@@ -164,12 +164,12 @@ def correction(content: bytes, labels: Sequence[str]) -> Correction:
 
 
 def room_state(content: bytes) -> RoomState:
-    """What a room has decided, if it can be read."""
+    """Read a room's decision."""
     return room_state_in(_table(content))
 
 
 def room_state_in(table: Table) -> RoomState:
-    """What a room has decided, as a table says it."""
+    """A room's decision from a table."""
     said, devices, confidence = table.get("probabilities"), table.get("devices"), table.get("confidence")
     if not isinstance(said, dict) or not all(map(is_share, [confidence, *said.values()])):
         raise BadMessage("probabilities and confidence must be from 0 to 1")
@@ -196,7 +196,7 @@ def is_share(value: object) -> bool:
 
 
 def time_in(table: Table, key: str) -> float:
-    """A time that a table says."""
+    """A time from a table."""
     value = table.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= 1e11:
         raise BadMessage(f"{key} must be a time in seconds")

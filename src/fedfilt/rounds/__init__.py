@@ -1,1 +1,1 @@
-"""A round, from plan to mixed models, and what is known of it afterwards."""
+"""A round, from plan to mixed models, and what is known about it afterwards."""

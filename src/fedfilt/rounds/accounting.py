@@ -1,6 +1,6 @@
-"""How much privacy Gaussian noise leaves: epsilon at a delta, counted by Google's dp-accounting.
+"""How much privacy Gaussian noise gives: epsilon at a delta, computed by Google's dp-accounting.
 
-It works with the distribution of the privacy loss, cut into intervals, and rounds up.
+It uses the distribution of the privacy loss, discretised and rounded up.
 """
 
 import math
@@ -10,12 +10,12 @@ from typing import Any
 from scipy.stats import norm
 
 FINENESS = 1e-3  # interval of the privacy loss, as a share of epsilon
-LARGEST = 1e4  # epsilon that is told apart from infinity: either promises nothing
-RANGE = 5e-3, 1e3  # noise multipliers for one round among which one is looked for
+LARGEST = 1e4  # epsilons above this count as infinite: neither guarantees anything
+RANGE = 5e-3, 1e3  # noise multipliers for one round that are searched
 
 
 def check_accountant() -> Any:
-    """The library that counts epsilon; ValueError says how to get it."""
+    """The library that computes epsilon; if it is missing, a ValueError says how to install it."""
     try:
         import dp_accounting
         from dp_accounting import pld
@@ -26,7 +26,7 @@ def check_accountant() -> Any:
 
 @lru_cache(maxsize=4096)
 def epsilon(noise: float, rounds: int, delta: float) -> float:
-    """Epsilon of so many rounds of a Gaussian mechanism, each with noise `noise` times its sensitivity.
+    """Epsilon of `rounds` rounds of a Gaussian mechanism, each with noise of `noise` times its sensitivity.
 
     >>> round(epsilon(noise=10.0, rounds=40, delta=1e-5), 2)
     2.59
@@ -34,7 +34,7 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
     if not rounds:
         return 0.0
     library, pld = check_accountant()
-    strength = math.sqrt(rounds) / noise  # of a single Gaussian mechanism that says as much
+    strength = math.sqrt(rounds) / noise  # of a single Gaussian mechanism that reveals as much
     roughly = strength**2 / 2 + strength * float(norm.isf(delta))
     if roughly > LARGEST:
         return math.inf
@@ -45,7 +45,7 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def noise_for(target: float, rounds: int, delta: float) -> float:
-    """The least noise multiplier by which so many rounds stay within epsilon `target`, to a tenth of a per cent.
+    """The smallest noise multiplier with which `rounds` rounds stay within epsilon `target`, to 0.1 %.
 
     >>> round(noise_for(epsilon(10.0, 40, 1e-5), 40, 1e-5), 1)
     10.0

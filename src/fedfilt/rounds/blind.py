@@ -1,4 +1,4 @@
-"""Rules for a server that cannot look: any rule that is linear, as whole weights, on rows in fixed point or masked."""
+"""Rules for a blind server: any linear rule, with integer weights, on rows in fixed point, masked or not."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from fedfilt.system.blind import Cut, brought, floats, mixed, mixed_sealed, whol
 
 @dataclass(frozen=True, eq=False)
 class Blind:
-    """A linear rule in fixed point, H (models + updates) with whole weights: the same on rows and on masked rows.
+    """A linear rule in fixed point, H (models + updates) with integer weights: the same on plain and masked rows.
 
-    Of `sealed` rows the server knows only whose masks are in them (`fedfilt.system.blind`), and an "update" is the
-    whole trained row. A device that brings nothing is not mixed into others; if its own row stays, it stays to the bit.
+    For `sealed` rows, the server only knows whose masks they contain (`fedfilt.system.blind`), and an "update" is the
+    whole trained row. A device without an update is not mixed into others; if its own row stays, every bit stays.
 
-    Each piece of the `cut` is mixed by itself, among the devices that sent it. A device that sent others does not count
-    in it, and its own stays: an update that was not sent is NaN, or has no mask.
+    Each piece of the `cut` is mixed separately, among the devices that sent it. For a device that did not send it, the
+    own piece stays: an update that was not sent is NaN, or has no mask.
 
     >>> from fedfilt.aggregators import FedAvg
     >>> updates = Updates(np.array([[1.0], [4.0]], np.float32), np.array([2.0, 1.0]))
@@ -50,7 +50,7 @@ class Blind:
 
 
 def _weights(rule: Rule, sent: Array, samples: Array, graph: Graph) -> tuple[Array, Array]:
-    """((K, K) whole weights of a piece, (K,) True where it stays as it is) if only some devices `sent` it."""
+    """((K, K) integer weights of a piece, (K,) True where it stays as it is) if only some devices `sent` it."""
     matrix, stays = matrix_of(rule, np.where(sent, samples, 0.0), graph)
     stays = stays | (~sent & (samples > 0))
     return whole_weights(np.where(stays[:, None], 0.0, matrix)), stays
@@ -59,8 +59,8 @@ def _weights(rule: Rule, sent: Array, samples: Array, graph: Graph) -> tuple[Arr
 def matrix_of(rule: Rule, weights: Array, graph: Graph) -> tuple[Array, Array]:
     """((K, K) H of a rule that gives H (models + updates), (K,) True where a device's row stays as it is).
 
-    ValueError if the rule is not of that kind, or mixes an old row of a device that brings nothing: the server has
-    that only as part of a mixture.
+    ValueError if the rule is not of that kind, or mixes the old row of a device without an update: the server has that
+    row only as part of a mixture.
     """
     count, brings = graph.count, weights > 0
     unit, nothing = np.eye(count), np.zeros((count, count))
@@ -84,7 +84,7 @@ def matrix_of(rule: Rule, weights: Array, graph: Graph) -> tuple[Array, Array]:
 
 
 def check_rule(rule: Rule, graph: Graph) -> None:
-    """Refuse a rule that a server which cannot look cannot apply, whoever is absent."""
+    """Refuse a rule that a blind server cannot apply, whichever devices are absent."""
     everybody = np.arange(1.0, graph.count + 1)
     first = np.arange(graph.count) == 0
     for weights in (everybody, np.where(first, 0.0, everybody), np.where(first, everybody, 0.0), 0.0 * everybody):
@@ -92,4 +92,4 @@ def check_rule(rule: Rule, graph: Graph) -> None:
             whole_weights(matrix_of(rule, weights, graph)[0])
         except ValueError as error:
             name = type(rule).__name__
-            raise ValueError(f"privacy.blind = true: the aggregator {name} does not do for it: {error}") from None
+            raise ValueError(f"privacy.blind = true does not allow the aggregator {name}: {error}") from None

@@ -1,8 +1,8 @@
-"""A graph that is found again while a run goes on, from what devices have learnt up to some of its rounds.
+"""A graph that is found again during a run, from what devices have learnt by then.
 
-That is what sets their trained models apart from the mean of all. The updates of the round alone would not do: once
-neighbours have been mixed, each pulls back from the others, and neighbours look opposite. The price is that links
-confirm themselves, as models that are mixed become alike.
+It compares the differences of trained models from their mean. The updates of a single round would not do: once
+neighbours have been mixed, each pulls back from the others, and neighbours look like opposites. The price is that links
+reinforce themselves, because mixed models become alike.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from fedfilt.graph import Graph
 from fedfilt.rounds.play import play_round
 from fedfilt.rounds.types import Experiment, Record, Script, State, Updates
 
-LINKS = "graph.links"  # (K, K) weights of the links that were found last, in `State.memory`
+LINKS = "graph.links"  # (K, K) weights of the links found last, in `State.memory`
 
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """Plays rounds whose graph is found anew in every `every`-th, from the models trained in it, which it then mixes.
+    """Plays rounds; every `every`-th one finds the graph again from the models trained in it, and then mixes them.
 
-    A device without an update in that round keeps the links that it had. What was found is in `State.memory`.
+    A device without an update in that round keeps its links. What was found is in `State.memory`.
     """
 
     every: int
@@ -48,7 +48,7 @@ class Finding:
         return after, record._replace(graph=found)
 
     def again(self, models: Array, updates: Updates, graph: Graph) -> Graph:
-        """The graph that trained models say, where there are any, and the links of before where there are none."""
+        """The graph found from trained models; devices without one keep their links."""
         there = (updates.weights > 0) & updates.rows.any(axis=1)
         rows = np.where(there[:, None], (models + updates.rows)[:, : self.size], 0)
         new, old = self.found(rows).adjacency.toarray(), graph.adjacency.toarray()
@@ -56,7 +56,7 @@ class Finding:
 
 
 class _Found:
-    """A rule that mixes over the graph that it finds; `graph` is that one, if it was asked."""
+    """A rule that mixes over the graph it finds; `graph` is that graph once the rule has been called."""
 
     def __init__(self, rule: Any, finding: Finding) -> None:
         self.rule, self.finding = rule, finding

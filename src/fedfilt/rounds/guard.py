@@ -1,4 +1,4 @@
-"""Bounded influence: no device alone decides what others learn, and a run that was spoilt gets well again.
+"""Bounded influence: no single device decides what others learn, and a spoilt run recovers.
 
 Everything is relative to the median of the devices that trained in a round, so it holds as long as most of them are
 honest. When nothing is over a limit, updates pass with the same bits.
@@ -16,30 +16,29 @@ from fedfilt.rounds.robust import HOW, Robust
 from fedfilt.rounds.types import Happening, Rule, State, Updates
 from fedfilt.training.sgd import Diverged
 
-FEW = 3  # devices that must have trained before one of them can be told from the others
-GROWTH = 2.0  # times by which the median may grow from one round to the next
-FADED = 1.0  # of the longest median so far: what is over the limit only because most updates are shorter is no offence
-WORSE = 2.0, 1.0  # a device collapsed if its loss is above this times what it was, plus this
-LONGEST = 6  # times that a quarantine doubles
-SOON = 10  # rounds within which a second setback goes further back
+FEW = 3  # devices that must have trained before one can stand out
+GROWTH = 2.0  # factor by which the median may grow from one round to the next
+FADED = 1.0  # share of the longest median so far: being over the limit only because others shrink is no offence
+WORSE = 2.0, 1.0  # a device has collapsed if its loss exceeds this times the old one, plus this
+LONGEST = 6  # most times that a quarantine doubles
+SOON = 10  # rounds within which a second setback goes back further
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What one device may do to the others: the table [guard]; `on = false`, or `guard = false`, switches it off.
+    """Limits on what one device can do to the others: the table [guard]; `on = false` or `guard = false` disables it.
 
-    * `clip`: an update longer than so many times the median length of its round is shortened to that (0: never); a
-      device that was ordered to do more than the median may send more in proportion;
-    * `cap`: no parameter of a trained model is beyond ± so much (0: no limit);
-    * `samples`: no device counts for more than so many times the median number of samples (0: no limit);
-    * `strikes`: a device that is over `clip` in so many rounds, and by the longest median so far too, counts half after
-      each, then nothing: it is in quarantine for `quarantine` rounds, and still gets its model. Then it is on probation
-      for as long: over the limit once more, it is away for twice as long (0: nobody is in quarantine);
-    * `kept`: the last good states are kept. When more than half of the devices diverge or collapse at once, the models
-      go back to the last of them, and the senders of the largest updates of the round before are put in quarantine
-      (0: never);
-    * `robust`: "filter" also bounds what any device does to any other, "geometric" takes a geometric median of what a
-      device would be mixed from; `reach` is the filter's bound, in median distances. See `fedfilt.rounds.robust`.
+    * `clip`: updates longer than this multiple of their round's median length are shortened to it (0: never); a device
+      that was given more work than the median may send proportionally more;
+    * `cap`: largest absolute value of a trained model's parameters (0: no limit);
+    * `samples`: no device counts for more than this multiple of the median number of samples (0: no limit);
+    * `strikes`: each time a device exceeds `clip`, also by the longest median so far, its weight is halved; after this
+      many rounds it is quarantined for `quarantine` rounds, in which it counts for nothing but still gets its model.
+      Then it is on probation for as long: one more offence doubles the quarantine (0: no quarantine);
+    * `kept`: number of good states to keep. When more than half of the devices diverge or collapse at once, the models
+      return to the last good state, and the senders of the previous round's largest updates are quarantined (0: never);
+    * `robust`: "filter" also limits what any device does to any other; "geometric" takes the geometric median of what a
+      device is mixed from; `reach` is the filter's limit, in median distances. See `fedfilt.rounds.robust`.
 
     >>> updates = Updates(np.array([[3.0], [4.0], [3.0], [90.0]]), np.ones(4))
     >>> seen = Guard().watch(State(0, np.zeros((4, 1))), updates)
@@ -68,7 +67,7 @@ class Guard:
         check_number("guard.reach", self.reach, low=0, above=True)
 
     def rule(self, rule: Rule) -> Rule:
-        """The rule itself, or a robust one around it."""
+        """The rule itself, or a robust rule around it."""
         return Robust(rule, self.robust, self.reach) if self.on and self.robust != "none" else rule
 
     def watch(
@@ -80,11 +79,11 @@ class Guard:
         work: Array | None = None,
         size: int = 0,
     ) -> "Watched":
-        """The updates of the round after `state`, bounded, and what is to be remembered.
+        """The updates of the round after `state`, within limits, and what to remember.
 
-        (K,) `losses` are NaN where unknown; `diverged` says of which devices the model was no longer finite; (K,)
-        `work` is how much each device was ordered to do, if not all the same; `size` how many numbers of a row have a
-        length that counts (0: all), as what travels in few rounds only has no usual length.
+        (K,) `losses` are NaN if unknown; `diverged` names devices whose model is no longer finite; (K,) `work` is how
+        much work each device was given, if not all the same; `size` is how many numbers of a row count for its length
+        (0: all), because what travels only in some rounds has no usual length.
         """
         diverged, count = diverged or {}, len(updates.weights)
         now = _Memory.of(state)
@@ -99,7 +98,7 @@ class Guard:
         return self._bound(state, updates, now, np.ones(count) if work is None else work, size or None)
 
     def _bound(self, state: State, updates: Updates, now: "_Memory", work: Array, size: int | None) -> "Watched":
-        """What comes of a round in which most is well."""
+        """The outcome of a round in which most devices are well."""
         round, trained = state.round + 1, updates.weights > 0
         events = [*self._released(round, now)]
         away = now.until >= round
@@ -113,7 +112,9 @@ class Guard:
         limits = self.clip * fair
         over = sound & (limits > 0) & (norms > limits)
         peak = max(float(now.peak), median)
-        far = over & (norms > self.clip * np.maximum(fair, FADED * peak))  # honest updates get short, some sooner
+        far = over & (
+            norms > self.clip * np.maximum(fair, FADED * peak)
+        )  # honest updates become short, some sooner than others
         strikes = np.maximum(now.strikes + np.where(far, 1, np.where(sound, -1, 0)), 0)
         judged = bool(self.strikes and self.quarantine) and int(sound.sum()) >= FEW
         caught = far & (strikes >= np.where(now.times > 0, 1, self.strikes)) & judged
@@ -133,7 +134,7 @@ class Guard:
         return Watched(Updates(rows, weights), now.named(), tuple(events))
 
     def _rows(self, models: Array, rows: Array, norms: Array, limits: Array, none: Array, size: int | None) -> Array:
-        """(K, B) the updates within their limits, `none` of some devices; the same array if they all are."""
+        """(K, B) the updates within their limits, zeros for devices in `none`; the same array if nothing changes."""
         found: dict[int, Array] = {}
         for device in map(int, np.flatnonzero(norms > 0)):
             row, model = rows[device], models[device]
@@ -156,26 +157,26 @@ class Guard:
         return bounded
 
     def _weights(self, weights: Array, strikes: Array, away: Array) -> Array:
-        """(K,) what each device counts: at most a multiple of the median, half after each strike but the first."""
+        """(K,) each device's weight: at most a multiple of the median, halved after each strike but the first."""
         fair = np.where(away, 0.0, weights)
         if self.samples and fair.any():
             fair = np.minimum(fair, self.samples * np.median(fair[fair > 0]))
         return fair * 0.5 ** np.maximum(strikes - 1, 0) if self.strikes else fair
 
     def _shut(self, round: int, device: int, now: "_Memory", times: float) -> Happening:
-        """Put a device in quarantine, each time for twice as long."""
+        """Quarantine a device, each time for twice as long."""
         now.until[device] = round + self.quarantine * 2 ** min(int(now.times[device]), LONGEST)
         now.times[device] += 1
         return Happening(round, device, "quarantined", {"times": times, "until": int(now.until[device])})
 
     def _released(self, round: int, now: "_Memory") -> Iterator[Happening]:
-        """Devices whose quarantine is over; those that were good for some time since are off probation."""
+        """Devices whose quarantine is over; those that have behaved well since then also end their probation."""
         for device in np.flatnonzero((now.times > 0) & (now.until == round - 1)):
             yield Happening(round, int(device), "released")
         now.times[(now.times > 0) & (now.until + self.quarantine < round)] = 0
 
     def _go_back(self, state: State, updates: Updates, now: "_Memory", diverged: Mapping[int, str]) -> "Watched":
-        """The last good models, without the devices that sent the largest updates of the round before."""
+        """The last good models; devices that sent the previous round's largest updates are quarantined."""
         round = state.round + 1
         again = now.setbacks > 0 and round - now.setback <= max(self.quarantine, SOON)
         setbacks = int(now.setbacks) + 1 if again else 1
@@ -198,7 +199,7 @@ class Guard:
 
 
 class Watched(NamedTuple):
-    """What the guard made of a round."""
+    """The guard's result for a round."""
 
     updates: Updates
     memory: Mapping[str, Array]
@@ -207,22 +208,22 @@ class Watched(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """What the guard remembers from round to round; in `State.memory` under names that begin with "guard."."""
+    """What the guard remembers from round to round; in `State.memory` under names that start with "guard."."""
 
-    strikes: Array  # (K,) rounds over the limit, less those within it
+    strikes: Array  # (K,) rounds over the limit, minus those within it
     until: Array  # (K,) last round of quarantine; 0: none yet
     times: Array  # (K,) quarantines in a row; 0: in none, and not on probation
-    norms: Array  # (K,) lengths of the updates of the round before
+    norms: Array  # (K,) lengths of the previous round's updates
     losses: Array  # (K,) last known
-    reference: Array  # () median length of the round before; 0: none yet
-    peak: Array  # () largest of these so far
+    reference: Array  # () median length in the previous round; 0: none yet
+    peak: Array  # () largest median so far
     setbacks: Array  # () in a row
     setback: Array  # () round of the last
-    good: tuple[Array, ...]  # (K, B) models from which most devices trained well, the last first
+    good: tuple[Array, ...]  # (K, B) models from which most devices trained well, newest first
 
     @classmethod
     def of(cls, state: State) -> "_Memory":
-        """Copies, so that they may be changed; models are never changed."""
+        """Copies, which may be changed, except for models, which never are."""
         count, named = len(state.models), state.memory
         whole, number = np.zeros(count, np.int64), np.zeros((), np.int64)
         nothing = [
@@ -241,12 +242,12 @@ class _Memory(NamedTuple):
         return cls._make([*(array.copy() for array in found), tuple(good)])
 
     def named(self) -> dict[str, Array]:
-        """As it is kept in a state."""
+        """Its entries for `State.memory`."""
         arrays = {f"guard.{name}": array for name, array in self._asdict().items() if name != "good"}
         return arrays | {f"guard.good.{number}": models for number, models in enumerate(self.good, start=1)}
 
     def spoilt(self, trained: Array, losses: Array, diverged: Mapping[int, str]) -> bool:
-        """Whether more than half of the devices that trained diverged, or have a loss far above what it was."""
+        """Whether more than half of the devices that trained diverged or have a far higher loss than before."""
         times, more = WORSE
         with np.errstate(invalid="ignore"):
             worse = trained & (losses > times * self.losses + more)
@@ -258,11 +259,11 @@ def _length(row: Array) -> float:
 
 
 def _gave_up(round: int, times: Array, suspects: Sequence[int], diverged: Mapping[int, str]) -> str:
-    """Why a run that went back, perhaps several times, does not go on: who is the likely cause."""
+    """Why a run that went back, perhaps several times, cannot continue, and which devices are the likely cause."""
     who = f"{len(diverged)} devices diverged" if diverged else "most devices are far worse than before"
     largest = ", ".join(f"device {device} ({times[device]:.3g} times the median)" for device in suspects[:5])
     why = next(iter(diverged.values()), "lower training.learning_rate")
     return (
-        f"{who} in round {round}, and going back did not help; the largest updates of the round before came from "
-        f"{largest or 'nobody'}: look at them first, or {why[why.find('lower ') :]}"
+        f"{who} in round {round}, and going back did not help; the largest updates of the previous round came from "
+        f"{largest or 'no device'}: check these first, or {why[why.find('lower ') :]}"
     )

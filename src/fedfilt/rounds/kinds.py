@@ -1,8 +1,8 @@
-"""Devices with unlike sensors (the paper's Remark 1): an encoder for every kind of device, and a trunk for all.
+"""Devices with different sensors (the paper's Remark 1): an encoder for every kind of device, and a trunk for all.
 
-Windows have the channels of all kinds, zeros where a device has no such sensor. The first layer is the encoder: it
-maps a device's channels to a common latent size, and mixes only among devices of its kind. What follows mixes over the
-graph. Weights of channels that a kind lacks get no gradient and do not count: each kind has an encoder of its own.
+Windows have the channels of all kinds, with zeros for missing sensors. The first layer is the encoder: it maps a
+device's channels to a common latent size, and is mixed only among devices of its kind. The later layers are mixed over
+the graph. Weights of channels that a kind lacks get no gradient and do not matter: each kind has its own encoder.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ MIX = ("trunk", "alone", "all")
 
 @dataclass(frozen=True)
 class Kinds:
-    """The table [kinds]: what devices of different kinds share, where the data has kinds.
+    """The table [kinds]: what devices of different kinds share, if the data has kinds.
 
     mix "trunk" keeps the first `encoder` layers within a kind; "alone" keeps everything within it; "all" mixes all.
 
@@ -40,11 +40,11 @@ class Kinds:
         check_count("kinds.encoder", self.encoder)
 
     def private(self, layout: "Layout") -> Array:
-        """(B,) True for the columns that are mixed only within a kind."""
+        """(B,) True for columns that are mixed only within a kind."""
         layers = list(dict.fromkeys(slot.name.rpartition(".")[0] for slot in layout.slots))
         if self.mix == "trunk" and self.encoder >= len(layers):
             raise ValueError(
-                f"kinds.encoder must leave a trunk of the model's {len(layers)} layers, got {self.encoder}"
+                f"kinds.encoder must leave some of the model's {len(layers)} layers as the trunk, got {self.encoder}"
             )
         own = set(layers[: self.encoder]) if self.mix == "trunk" else set(layers if self.mix == "alone" else ())
         columns = np.zeros(layout.size, bool)
@@ -69,13 +69,13 @@ class ByKind:
     private: Array  # (B,) True for the encoder's columns
 
     def interpolating(self) -> "ByKind":
-        """The same around the rule that gives a model to a device that brings nothing."""
+        """The same for the rule that gives a model to a device without an update."""
         return replace(self, rule=interpolating(self.rule))
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         updates.check(models, graph)
         if graph.kinds is None:
-            raise ValueError("mixing by kind needs a graph with kinds, got one without")
+            raise ValueError("mixing by kind needs a graph with kinds, got one without kinds")
         result = models.copy()
         rows, weights = updates
         shared, private = ~self.private, self.private
@@ -90,5 +90,5 @@ class ByKind:
 
 @lru_cache(maxsize=64)
 def _among(graph: Graph, members: tuple[int, ...]) -> Graph:
-    """The graph of some devices, kept so that it is factored once."""
+    """The graph of some devices, cached so that it is factored only once."""
     return graph.subgraph(members)

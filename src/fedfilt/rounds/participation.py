@@ -1,4 +1,4 @@
-"""Who takes part in a round: a share of the devices, drawn from the seed and the round, among those that are there.
+"""Which devices take part in a round: a share of those present, drawn from the seed and the round.
 
 Devices that are not drawn do nothing in that round: no job, no message, no simulated seconds or joules.
 """
@@ -34,14 +34,14 @@ NEVER = 2**53  # a round that no run reaches
 
 @dataclass(frozen=True)
 class Participation:
-    """The table [participation]: how many devices take part in a round, and which.
+    """The table [participation]: how many devices take part in a round, and which ones.
 
-    It is a `fraction` of those that can, rounded to the nearest number, and at least `minimum`. A device can if it has
-    samples, is online, and is available by the `trace`. Where fewer than `minimum` can, nobody trains in that round.
-    `weights` "equal" draws every device with the same chance, "samples" by its number of samples. `trace` is a CSV
-    file with the header device,round or device,from,until; a device is available in the rounds from `from` to the one
-    before `until` (empty: to the end). `absent` says what devices that were not drawn get: "mixed", what the rule gives
-    a device that brings nothing; or "kept", the model that they had.
+    The number is a `fraction` of those that can, rounded to the nearest number, and at least `minimum`. A device can
+    take part if it has samples, is online, and is available in the `trace`. If fewer than `minimum` can, no device
+    trains in that round. `weights` "equal" gives every device the same chance, "samples" weighs by number of samples.
+    `trace` is a CSV file with the header device,round or device,from,until; a device is available from the round `from`
+    to the one before `until` (empty: to the end). `absent` is what devices that were not drawn get: "mixed", what the
+    rule gives a device without an update; or "kept", their old model.
 
     >>> Participation(fraction=0.5).drawn(seed=0, round=1, samples=np.full(6, 45), able=np.ones(6, bool))
     array([ True,  True,  True, False, False, False])
@@ -60,10 +60,10 @@ class Participation:
         check_choice("participation.absent", self.absent, ABSENT)
 
     def drawn(self, seed: int, round: int, samples: Array, able: Array) -> Array:
-        """(K,) True for the devices that take part in a round, of those that are `able` to and have samples.
+        """(K,) True for the devices that take part in a round, out of those that are `able` and have samples.
 
-        Every device waits for a time drawn from Exp(weight), and the first ones take part: the same as drawing one
-        after the other by weight. A device that cannot take part changes nobody else's time.
+        Every device waits for a time drawn from Exp(weight), and the first ones take part: equivalent to drawing one
+        after the other by weight. A device that cannot take part does not change the others' times.
         """
         able = able & (samples > 0)
         number = int(able.sum())
@@ -88,7 +88,7 @@ class Participation:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """When devices are available: each of `devices` from a round on, up to the round before `ends`."""
+    """When devices are available: each of `devices` from a round on, until the round before `ends`."""
 
     count: int
     devices: Array
@@ -140,7 +140,7 @@ def _entry(cells: Sequence[str], width: int, count: int, where: str) -> tuple[in
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """Plays rounds among devices that are drawn. Who that is depends on the seed, the round and the script alone."""
+    """Plays rounds among drawn devices. The draw depends only on the seed, the round and the script."""
 
     participation: Participation
     trace: Trace | None = None
@@ -153,7 +153,7 @@ class Drawing:
         today = replace(experiment, scheduler=scheduler)
         if self.participation.absent == "kept":
             waiting = ~taken & (samples > 0)
-            if self.timeline is not None:  # its rule sees the devices that are there
+            if self.timeline is not None:  # its rule sees the devices present
                 waiting = waiting[self.timeline.at(state.round + 1).present]
             today = replace(today, aggregator=_keeping(experiment.aggregator, waiting))
         after, record = (play_round if self.timeline is None else self.timeline.play_round)(state, today)
@@ -169,7 +169,7 @@ class Drawing:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """Plans for devices that are drawn; the others have nothing to do."""
+    """Plans for drawn devices; the others have nothing to do."""
 
     scheduler: Scheduler
     taken: Array
@@ -188,13 +188,13 @@ class _Asked:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """A rule whose devices that were not drawn keep their rows."""
+    """A rule with which devices that were not drawn keep their rows."""
 
     rule: Rule
     waiting: Array  # (K,) True for devices that could have been drawn
 
     def interpolating(self) -> Rule:
-        return interpolating(self.rule)  # for devices that join, whoever was drawn
+        return interpolating(self.rule)  # for devices that join, whichever were drawn
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
         return _with_rows(self.rule(models, updates, graph), models, self.waiting)
@@ -202,7 +202,7 @@ class _Kept:
 
 @dataclass(frozen=True, eq=False)
 class _RememberingKept:
-    """The same for a rule that remembers; what it remembers of those devices stays too."""
+    """The same for a rule with memory; what it remembers about those devices stays too."""
 
     rule: Any
     waiting: Array
@@ -220,7 +220,7 @@ class _RememberingKept:
 
 
 def _keeping(rule: Rule, waiting: Array) -> Rule:
-    """The rule for devices that wait for their turn."""
+    """The rule with which devices that wait keep their rows."""
     made: Any = _RememberingKept if remembers(rule) else _Kept
     return made(rule, waiting)
 

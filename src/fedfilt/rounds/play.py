@@ -18,7 +18,7 @@ OFF = Guard(on=False)
 
 
 def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
-    """One round: plan, train, mix, and test if it is time to."""
+    """One round: plan, train, mix, and test if a test is due."""
     start = time.perf_counter()
     engine, done, (count, size) = experiment.engine, state.round + 1, state.models.shape
     schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, done), experiment.update_bytes)
@@ -33,7 +33,9 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
         models, kept = mixed(experiment.aggregator, state, updates, experiment.graph)
     else:
         models, kept = watched.back, Remembered.of(state.memory).named()
-    shut = (stacked.weights > 0) & ((updates.weights == 0) | (watched.back is not None))  # what the guard did not use
+    shut = (stacked.weights > 0) & (
+        (updates.weights == 0) | (watched.back is not None)
+    )  # updates the guard did not use
     final = [reply for reply in counted if not shut[reply.device]]
     after = _after(state, models, final, {**watched.memory, **kept})
     due = done % experiment.evaluation.every == 0 or done == experiment.rounds
@@ -57,14 +59,14 @@ def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
 
 
 def _trained(state: State, updates: Updates, experiment: Experiment) -> Array:
-    """(K, B) models as devices have trained them; what else they sent, and seldom do, is none that they decide with."""
+    """(K, B) models as trained by the devices; anything else they sent is not part of a model they decide with."""
     models, size = state.models.copy(), experiment.model_size or None
     models[:, :size] += updates.rows[:, :size]
     return models
 
 
 def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mapping[str, Array]) -> State:
-    """The state after a round: what replies that count have brought is final; other devices stay as they were."""
+    """The state after a round: replies that count take effect; other devices stay as they were."""
     done, (count, size), came = state.round + 1, state.models.shape, [reply.device for reply in counted]
     accepted = np.zeros(count, np.int64) if state.accepted is None else state.accepted.copy()
     accepted[came] = done
@@ -75,7 +77,7 @@ def _after(state: State, models: Array, counted: Sequence[Reply], memory: Mappin
 
 
 def _kept(replies: Sequence[Reply], count: int) -> Array | None:
-    """(K,) bytes that the clients of devices keep; None if none of them keeps anything."""
+    """(K,) bytes that the devices' clients keep; None if no client keeps anything."""
     sizes = np.zeros(count, np.int64)
     for reply in replies:
         sizes[reply.device] = reply.kept
@@ -85,13 +87,13 @@ def _kept(replies: Sequence[Reply], count: int) -> Array | None:
 def _watched(
     state: State, experiment: Experiment, schedule: Schedule, replies: Sequence[Reply], updates: Updates
 ) -> Watched:
-    """What the guard makes of the replies."""
+    """The guard's verdict on the replies."""
     losses = np.full(len(updates.weights), np.nan)
     for reply in replies:
         if updates.weights[reply.device]:
             losses[reply.device] = reply.loss
     diverged = {reply.device: reply.absent for reply in replies if reply.diverged}
-    held = experiment.hardware.samples  # as the server knows, not as a device says
+    held = experiment.hardware.samples  # as the server knows, not as a device claims
     work = np.array([p.epochs * p.samples(n) for p, n in zip(schedule.plans, held, strict=True)], float)
     return (experiment.guard or OFF).watch(state, updates, losses, diverged, work, experiment.model_size)
 
@@ -115,7 +117,7 @@ def _jobs(state: State, schedule: Schedule, rounds: int) -> list[Job]:
 
 
 def _residuals(before: Array | None, replies: Sequence[Reply], count: int, size: int) -> Array | None:
-    """What every device has not sent yet; a reply that did not count leaves its device's as it was."""
+    """What each device has not sent yet; unchanged for devices whose replies did not count."""
     if before is None and all(reply.residual is None for reply in replies):
         return None
     after = np.zeros((count, size), np.float32) if before is None else before.copy()

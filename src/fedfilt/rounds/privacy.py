@@ -1,4 +1,4 @@
-"""What the rows that devices get back may say about other devices: clipping, noise, enough others, rounding.
+"""Limits on what a device's row reveals about other devices: clipping, noise, enough others, rounding.
 
 All of it happens on the edge server, around the aggregation rule. `docs/privacy.md` has the proofs.
 """
@@ -20,19 +20,19 @@ from fedfilt.rounds.shares import others, shares_of
 from fedfilt.rounds.types import Experiment, Record, Rule, Script, State, Updates, interpolating
 
 LEAST_NOISE = 1e-3
-BLOCK = 4096  # columns that are drawn at a time
+BLOCK = 4096  # columns of noise drawn at a time
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """The table [privacy]: what keeps a device's update from being read out of other devices' rows.
+    """The table [privacy]: protects a device's update from being read out of other devices' rows.
 
-    `clip` is the length (L2 norm) to which longer updates are cut. `noise` is the standard deviation of the noise in
-    units of what one clipped update can change: differential privacy, whose epsilon at `delta` is in every record.
-    `epsilon` sets the noise that all rounds of the run need for it. `least_others` keeps a row back whose largest
-    share of another device is more than one in so many of what it takes from others; the device goes on with its own
-    trained model. `grid` rounds rows at random to multiples of it. With `blind` the edge server of a deployment mixes
-    rows that it cannot read (`fedfilt.system.blind`), and so can do none of the above.
+    `clip` is the length (L2 norm) to which longer updates are shortened. `noise` is the noise's standard deviation, in
+    units of what one clipped update can change; this gives differential privacy, and every record has its epsilon at
+    `delta`. `epsilon` instead chooses the noise that all rounds of the run need. `least_others` = n withholds a row if
+    one other device makes up more than 1/n of what it takes from others; its device continues with its own trained
+    model. `grid` rounds rows at random to its multiples. With `blind`, the edge server of a deployment mixes rows that
+    it cannot read (`fedfilt.system.blind`), and so cannot do any of the above.
 
     >>> Privacy(clip=1.0, noise=0.5).multiplier(rounds=10)
     0.5
@@ -52,9 +52,9 @@ class Privacy:
         check_number("privacy.delta", self.delta, low=0, high=0.1, above=True)
         check_count("privacy.least_others", self.least_others, low=0)
         if self.least_others == 1:
-            raise ValueError("privacy.least_others must be 0 (off) or at least 2: every row that mixes has one other")
+            raise ValueError("privacy.least_others must be 0 (off) or at least 2, got 1: every mixed row has one other")
         if self.noise and self.epsilon:
-            raise ValueError(f"privacy needs noise or epsilon, not both, got {self.noise:g} and {self.epsilon:g}")
+            raise ValueError(f"privacy takes noise or epsilon, not both, got {self.noise:g} and {self.epsilon:g}")
         if self.noisy and not self.clip:
             raise ValueError("privacy.noise is in units of privacy.clip, which must be > 0, got 0")
         if 0 < self.noise < LEAST_NOISE:
@@ -64,24 +64,24 @@ class Privacy:
 
     @property
     def noisy(self) -> bool:
-        """Whether updates are made differentially private."""
+        """Whether updates are differentially private."""
         return bool(self.noise or self.epsilon)
 
     @property
     def guards_rows(self) -> bool:
-        """Whether it changes the rows that devices get back."""
+        """Whether it changes the rows that devices receive."""
         return bool(self.clip or self.least_others or self.grid)
 
     def multiplier(self, rounds: int) -> float:
-        """The noise, in units of what one device can change, in each of so many rounds."""
+        """The noise in each of `rounds` rounds, in units of what one device can change."""
         return noise_for(self.epsilon, rounds, self.delta) if self.epsilon else self.noise
 
     def spent(self, noise: float, rounds: int) -> float:
-        """Epsilon for a device after so many rounds in which it took part."""
+        """Epsilon for a device after taking part in `rounds` rounds."""
         return epsilon(noise, rounds, self.delta)
 
     def check(self, learned: bool) -> None:
-        """Refuse what its promise does not hold for: no accountant, or a graph that depends on what devices learnt."""
+        """Refuse what voids the guarantee: no accountant, or a graph that depends on what devices learnt."""
         if self.noisy:
             check_accountant()
             if learned:
@@ -91,21 +91,21 @@ class Privacy:
                 )
 
     def guard(self, guard: Guard) -> Guard:
-        """The guard; off with noise, as what it decides depends on all updates, which no noise would hide.
+        """The guard; off with noise, because its decisions depend on all updates, and no noise would hide them.
 
-        With noise, `clip` bounds what a device can do to others. A blind server sees nothing to guard by: its devices
-        bound their own updates.
+        With noise, `clip` limits what a device can do to others. A blind server sees nothing to judge: its devices
+        limit their own updates.
         """
         return replace(guard, on=False) if self.noisy or self.blind else guard
 
     def script(self, script: Script | None, seed: int, rounds: int) -> Script | None:
-        """Rounds played by a script, or by none, with protected rows; `seed` is that of the noise."""
+        """A script for rounds with protected rows, around another if given; `seed` is for the noise."""
         return Protected(self, self.multiplier(rounds), seed, script) if self.guards_rows else script
 
 
 @dataclass(frozen=True, eq=False)
 class Protected:
-    """Plays rounds whose rule hands out protected rows. What is drawn depends on the seed and the round alone."""
+    """Plays rounds whose rule returns protected rows. All draws depend only on the seed and the round."""
 
     privacy: Privacy
     noise: float  # multiplier
@@ -119,7 +119,7 @@ class Protected:
         return (play_round if self.within is None else self.within.play_round)(state, today)
 
     def rule(self, rule: Rule, rng: np.random.Generator) -> Rule:
-        """The rule of a round. Unlike columns are mixed apart, so each part of a row is protected by itself."""
+        """The rule of a round. Different kinds of columns are mixed separately, so each part is protected by itself."""
         if isinstance(rule, ByKind):
             inner: Rule = replace(rule, rule=_Rows(rule.rule, self.privacy, self.noise, rng))
         else:
@@ -129,7 +129,7 @@ class Protected:
 
 @dataclass(frozen=True, eq=False)
 class _Clipped:
-    """A rule that no update enters longer than `clip`."""
+    """A rule that clips updates to the length `clip`."""
 
     rule: Rule
     clip: float
@@ -143,7 +143,7 @@ class _Clipped:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """A linear rule whose rows are protected, on the columns that it is given."""
+    """A linear rule that protects its rows, for the columns it is given."""
 
     rule: Rule
     privacy: Privacy
@@ -151,7 +151,7 @@ class _Rows:
     rng: np.random.Generator
 
     def interpolating(self) -> "_Rows":
-        """For devices that bring nothing: made of rows that were handed out, so only enough others are asked for."""
+        """For devices without an update: mixes rows already handed out, so only enough others are required."""
         return replace(self, rule=interpolating(self.rule), privacy=replace(self.privacy, grid=0.0), noise=0.0)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
@@ -178,7 +178,7 @@ class _Rows:
 
 
 def clipped(rows: Array, clip: float) -> Array:
-    """The rows, the longer ones cut to the length `clip`.
+    """The rows, with longer ones shortened to the length `clip`.
 
     >>> clipped(np.array([[3.0, 4.0], [0.0, 0.5]]), clip=1.0)
     array([[0.6, 0.8],
@@ -189,7 +189,7 @@ def clipped(rows: Array, clip: float) -> Array:
 
 
 def too_few(shares: Array, least_others: int) -> Array:
-    """(K,) True for rows in which another device's share is more than one in `least_others` of all others' shares.
+    """(K,) True for rows in which one other device has more than 1 / `least_others` of all others' shares.
 
     >>> too_few(np.array([[0.5, 0.4, 0.1], [0.2, 0.6, 0.2], [0.0, 0.0, 1.0]]), least_others=2)
     array([ True, False, False])
@@ -199,9 +199,9 @@ def too_few(shares: Array, least_others: int) -> Array:
 
 
 def rounded(rows: Array, grid: float, rng: np.random.Generator) -> Array:
-    """Every number at one of the two multiples of `grid` around it, so that it stays the same on average."""
+    """Every number rounded to one of its two neighbouring multiples of `grid`, at random, unchanged on average."""
     result = np.empty_like(rows)
-    for row, given in zip(result, rows, strict=True):  # a row at a time: float64 for all of them would take memory
+    for row, given in zip(result, rows, strict=True):  # one row at a time: float64 for all would need too much memory
         row[:] = np.floor(given / grid + rng.random(len(given))) * grid
     return result
 
@@ -210,9 +210,9 @@ def rounded(rows: Array, grid: float, rng: np.random.Generator) -> Array:
 def factored(shares: bytes, count: int) -> tuple[Array, float]:
     """Noise for a mixing matrix H: (B, d), where noise B z with standard normal z hides every column H_j to d.
 
-    H = U S Vᵀ is split in the middle, B = U S^½ and C = S^½ Vᵀ, so that H g + d B z = B (C g + d z): device j moves
-    what the noise is added to by |C_j|, and d is the largest of these. For FedAvg of n devices each row gets noise of
-    1/n, not the 1/√n of noise on the updates, and for a symmetric H of about H_ii.
+    H = U S Vᵀ is split in the middle, B = U S^½ and C = S^½ Vᵀ, so that H g + d B z = B (C g + d z): device j changes
+    the quantity under the noise by |C_j|, and d is the largest of these. For FedAvg with n devices, each row gets noise
+    of 1/n instead of the 1/√n of noise on the updates, and for a symmetric H about H_ii.
 
     >>> spread, sensitivity = factored(np.full((4, 4), 0.25).tobytes(), 4)
     >>> spread.shape, (sensitivity * np.linalg.norm(spread, axis=1)).round(3)
@@ -230,7 +230,7 @@ def _nothing(updates: Updates) -> Updates:
 
 
 def _check_linear(mixed: Array, without: Array, shares: Array, updates: Updates) -> None:
-    """The noise is measured by what one update can change, which only a linear rule tells beforehand."""
+    """Check linearity: the noise is sized by what one update can change, known beforehand only for linear rules."""
     change = shares.astype(mixed.dtype) @ updates.rows
     allowed = 1e-3 * np.abs(change).max(initial=0.0) + 1e-5 * np.abs(mixed).max(initial=0.0)
     if np.abs(mixed - without - change).max(initial=0.0) > allowed:

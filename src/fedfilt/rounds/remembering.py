@@ -1,4 +1,4 @@
-"""Rules that remember: what a rule keeps from round to round, and what it may hand out."""
+"""Rules with memory: what a rule keeps from round to round, and what it may return."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,27 +11,27 @@ from fedfilt.graph import Graph
 from fedfilt.rounds.types import Rule, State, Updates
 
 NOTHING: Mapping[str, Array] = MappingProxyType({})
-PREFIX = "rule."  # begins the names of what rules keep in `State.memory`
+PREFIX = "rule."  # of the names that rules use in `State.memory`
 DEVICES, EVERYONE = PREFIX + "devices.", PREFIX + "everyone."
 
 
 class Remembered(NamedTuple):
     """What a rule keeps from round to round, by name.
 
-    A rule that keeps something has a method `start(models) -> Remembered`, and is called with what it kept:
-    `rule(models, updates, graph, remembered) -> (models, remembered)`. A device that joins starts from the mean of the
-    others.
+    Such a rule has a method `start(models) -> Remembered`, and is called with its memory:
+    `rule(models, updates, graph, remembered) -> (models, remembered)`. For a device that joins, the mean of the others
+    is used.
     """
 
-    devices: Mapping[str, Array] = NOTHING  # (K, ...) of each device
-    everyone: Mapping[str, Array] = NOTHING  # of all together
+    devices: Mapping[str, Array] = NOTHING  # (K, ...) per device
+    everyone: Mapping[str, Array] = NOTHING  # shared by all
 
     def among(self, there: Array) -> "Remembered":
-        """What is kept of some devices and of all together."""
+        """The part for some devices, with what is shared by all."""
         return self._replace(devices={name: array[there] for name, array in self.devices.items()})
 
     def with_those(self, there: Array, some: "Remembered") -> "Remembered":
-        """The same with what is now kept of some devices and of all together."""
+        """The same with new values for some devices, and for what is shared by all."""
         devices = {}
         for name, array in some.devices.items():
             whole, old = np.zeros((len(there), *array.shape[1:]), array.dtype), self.devices.get(name)
@@ -42,29 +42,29 @@ class Remembered(NamedTuple):
         return Remembered(devices, some.everyone)
 
     def named(self) -> dict[str, Array]:
-        """As it is kept in `State.memory`."""
+        """Its entries for `State.memory`."""
         devices = {DEVICES + name: array for name, array in self.devices.items()}
         return devices | {EVERYONE + name: array for name, array in self.everyone.items()}
 
     @classmethod
     def of(cls, memory: Mapping[str, Array]) -> "Remembered":
-        """What a state has of it."""
+        """Read it from a state's memory."""
         parts = ({n.removeprefix(p): a for n, a in memory.items() if n.startswith(p)} for p in (DEVICES, EVERYONE))
         return cls(*parts)
 
 
 def remembers(rule: Any) -> bool:
-    """Whether a rule keeps something from round to round."""
+    """Whether a rule has memory."""
     return hasattr(rule, "start")
 
 
 def is_linear(rule: Any) -> bool:
-    """Whether the shares of a rule depend on weights and graph alone, not on what updates say: `linear` says if not."""
+    """Whether a rule's shares depend only on weights and graph, not on the updates; see its attribute `linear`."""
     return bool(getattr(rule, "linear", True))
 
 
 def mixed(rule: Rule, state: State, updates: Updates, graph: Graph) -> tuple[Array, dict[str, Array]]:
-    """(the next models by a rule, what it keeps, as named in `State.memory`); what it may not hand out is refused."""
+    """(the rule's next models, its memory as named in `State.memory`); invalid results are refused."""
     if not remembers(rule):
         return checked(rule, rule(state.models, updates, graph), state.models), {}
     remembering: Any = rule
@@ -76,7 +76,7 @@ def mixed(rule: Rule, state: State, updates: Updates, graph: Graph) -> tuple[Arr
 
 
 def told(before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, Array]:
-    """What people may want to see of what a rule newly keeps: single numbers of all together, or one of each device."""
+    """The changed parts of a rule's memory that people may want to see: single numbers, or one per device."""
     shapes = {DEVICES: 1, EVERYONE: 0}
     return {
         name.removeprefix(start): array
@@ -89,7 +89,7 @@ def told(before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, A
 
 
 def asked(rule: Any, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
-    """What a rule that remembers makes of a round, if it is what it must be."""
+    """Call a rule with memory and check what it returns."""
     found = rule(models, updates, graph, before)
     if not isinstance(found, tuple) or len(found) != 2:
         got = type(found).__name__
@@ -98,15 +98,15 @@ def asked(rule: Any, models: Array, updates: Updates, graph: Graph, before: Reme
 
 
 def check_linear(rule: Any, reasons: Mapping[str, bool]) -> None:
-    """Refuse a rule that remembers, or is not linear, together with what needs a linear one: the reasons that hold."""
-    why = "remembers" if remembers(rule) else "" if is_linear(rule) else "weighs updates by what they say"
+    """Refuse a rule that has memory or is not linear if any of these reasons, which need a linear rule, holds."""
+    why = "has memory" if remembers(rule) else "" if is_linear(rule) else "weighs updates by their content"
     for what, asked_for in reasons.items():
         if asked_for and why:
-            raise ValueError(f"the rule {name_of(rule)} {why}, which does not go together with {what}")
+            raise ValueError(f"the rule {name_of(rule)} {why}, which cannot be combined with {what}")
 
 
 def _checked_memory(rule: Any, kept: Any, count: int) -> Remembered:
-    """What a rule keeps, if it is finite arrays of numbers, and of each device one."""
+    """A rule's memory, if it consists of finite arrays of numbers, with one entry per device where needed."""
     name = name_of(rule)
     if not isinstance(kept, Remembered):
         raise ValueError(f"rule {name} must keep Remembered(devices, everyone), got {type(kept).__name__}")
@@ -118,12 +118,12 @@ def _checked_memory(rule: Any, kept: Any, count: int) -> Remembered:
             raise ValueError(f"rule {name} must keep finite numbers, got NaN or infinity in {what}")
     for what, array in kept.devices.items():
         if array.shape[:1] != (count,):
-            raise ValueError(f"rule {name} must keep {what} of {count} devices, got an array of shape {array.shape}")
+            raise ValueError(f"rule {name} must keep {what} for {count} devices, got an array of shape {array.shape}")
     return kept
 
 
 def checked(rule: Rule, found: Any, before: Array) -> Array:
-    """What a rule gave, if every device has a finite model in it."""
+    """A rule's result, if it has a finite model for every device."""
     wanted = f"rule {name_of(rule)} must return {before.dtype} models of shape {before.shape}"
     if not isinstance(found, np.ndarray):
         raise ValueError(f"{wanted}, got {type(found).__name__}")
@@ -136,7 +136,7 @@ def checked(rule: Rule, found: Any, before: Array) -> Array:
 
 
 def name_of(rule: Any) -> str:
-    """The name of the rule that others are wrapped around."""
+    """The name of the innermost rule, which others wrap."""
     while (inner := getattr(rule, "rule", None)) is not None and callable(inner):
         rule = inner
     return getattr(rule, "__name__", type(rule).__name__)

@@ -1,4 +1,4 @@
-"""Robust mixing: a linear rule whose every share of one device in another's model is bounded.
+"""Robust mixing: a linear rule that limits every device's share in every other model.
 
 Both ways look only at distances between devices, so they replace the rule's matrix H by another, H', and mix as usual.
 """
@@ -14,13 +14,13 @@ from fedfilt.graph import Graph
 from fedfilt.rounds.types import Rule, Updates, interpolating
 
 HOW = ("none", "filter", "geometric")
-LIMIT = 2_000  # devices up to which the (K, K) matrices are made
+LIMIT = 2_000  # most devices for which the (K, K) matrices are made
 STEPS = 50  # of Weiszfeld's iteration for a geometric median
 
 
 @dataclass(frozen=True)
 class Robust:
-    """A linear rule v = H g, in which no device moves another further than the bound.
+    """A linear rule v = H g in which no device moves another beyond a limit.
 
     how "filter": v_i = g_i + Σ_j H_ij clip(g_j - g_i, τ), where clip shortens a difference to the length τ. Whatever j
     sends moves v_i by at most 2 τ H_ij, and the weighted mean of all stays what it was, as the rule's own does; τ is
@@ -42,7 +42,7 @@ class Robust:
         check_number("guard.reach", self.reach, low=0, above=True)
 
     def interpolating(self) -> "Robust":
-        """The same around the rule that gives a model to a device that brings nothing."""
+        """The same for the rule that gives a model to a device without an update."""
         return replace(self, rule=interpolating(self.rule))
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:
@@ -64,11 +64,11 @@ class Linear(NamedTuple):
     """What a linear rule does to models and updates."""
 
     matrix: Array  # (K, K)
-    whole: bool  # it mixes models + updates; else it adds mixed updates to the models
+    whole: bool  # True: it mixes models + updates; False: it adds mixed updates to the models
 
 
 def matrices(rule: Rule, weights: Array, graph: Graph) -> Linear:
-    """The matrix of a linear rule, found by what it does to unit rows."""
+    """The matrix of a linear rule, found from what it does to unit rows."""
     count = graph.count
     if count > LIMIT:
         raise ValueError(f"guard.robust is for up to {LIMIT} devices, got {count}; set it to 'none'")
@@ -102,7 +102,7 @@ def clipped(matrix: Array, distances: Array, most: float) -> Array:
 
 
 def geometric(matrix: Array, distances: Array) -> Array:
-    """(K, K) whose row i, times what is mixed, is the geometric median under the weights of row i of H.
+    """(K, K) whose row i, applied to what is mixed, is the geometric median under the weights of row i of H.
 
     Rows that are not averages (negative entries, or sums far from 1) stay as they are.
     """
@@ -124,7 +124,7 @@ def geometric(matrix: Array, distances: Array) -> Array:
 
 
 def _distances(rows: Array) -> Array:
-    """(K, K) Euclidean distances, from differences to the first row: what all share does not blur them."""
+    """(K, K) Euclidean distances, from differences to the first row, so that what all share causes no rounding."""
     apart = rows.astype(np.float64) - rows[0].astype(np.float64)
     squares = (apart**2).sum(axis=1)
     found = squares[:, None] + squares - 2 * apart @ apart.T

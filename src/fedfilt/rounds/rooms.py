@@ -14,18 +14,18 @@ from fedfilt.training.trainer import Trainer
 
 
 class Rooms:
-    """What the devices of every room say about the moments of their local tests, ready to vote."""
+    """The answers of each room's devices about the moments of their local tests, ready for a vote."""
 
     def __init__(self, models: Array, trainer: Trainer | Sequence[Trainer], data: FederatedData, rooms: Any) -> None:
-        """`models` (K, B), one row per device; `rooms` (K,) says who votes with whom.
+        """`models` (K, B), one row per device; `rooms` (K,) says which devices vote together.
 
-        Where kinds of devices have encoders, there is a trainer for every device: `run.trainers`.
+        If kinds of devices have encoders, pass a trainer for every device: `run.trainers`.
         """
         trainers = [trainer] * data.count if isinstance(trainer, Trainer) else trainer
         if data.moments is None or data.local_test is None:
-            raise ValueError(f"{data.name} does not know which samples are of the same moment, so no room can vote")
+            raise ValueError(f"{data.name} does not know which samples are from the same moment, so rooms cannot vote")
         if len(rooms) != data.count or len(models) != data.count:
-            raise ValueError(f"rooms and models must have one entry per device, {data.count}, got {len(rooms)}")
+            raise ValueError(f"rooms and models must have {data.count} entries, one per device, got {len(rooms)}")
         self.rooms = []  # per room (devices, probabilities (D, M, C), labels (M,))
         for room in dict.fromkeys(np.asarray(rooms).tolist()):
             devices = np.flatnonzero(np.asarray(rooms) == room)
@@ -44,7 +44,7 @@ class Rooms:
                 self._validated[device] = (guess == data.y[rows]).mean()
 
     def single(self) -> Array:
-        """Accuracy of every device alone (K,) on what it saw."""
+        """(K,) accuracy of every device alone on what it saw."""
         result = np.full(len(self._validated), np.nan)
         for devices, said, labels in self.rooms:
             for device, own in zip(devices, said, strict=True):
@@ -54,9 +54,9 @@ class Rooms:
         return result
 
     def accuracy(self, how: str = "mean", missing: int = 0) -> Array:
-        """Accuracy of every room's vote with so many of its devices missing: the mean over all choices of them.
+        """Accuracy of every room's vote if `missing` of its devices are missing, averaged over all choices.
 
-        A room that has no device left cannot vote: that is an error. A moment nobody saw counts as a wrong decision.
+        A room without devices cannot vote, which is an error. A moment that no device saw counts as a wrong decision.
         """
         check_count("missing", missing, low=0)
         result = []
@@ -73,5 +73,5 @@ class Rooms:
 
     def _known(self, devices: Array) -> Array:
         if np.isnan(self._validated[devices]).any():
-            raise ValueError('how="weighted" needs samples for validation: ask for fewer samples.train than there are')
+            raise ValueError('how="weighted" needs validation samples: set samples.train lower than what devices have')
         return self._validated[devices]

@@ -1,4 +1,4 @@
-"""Scores of tests, per device and of all: accuracy and the paper's I_1 .. I_4 of labels, others of other tasks."""
+"""Scores of tests, per device and for all: accuracy and the paper's I_1 .. I_4 for labels, others for other tasks."""
 
 import math
 from typing import Any
@@ -14,10 +14,10 @@ PAPERS = ("I_1", "I_2", "I_3", "I_4")
 
 
 def local_from_global(confusion: Array, shares: Array) -> tuple[Array, Array]:
-    """Local accuracy and confusion of every device from a test on everything, (K, C, C): only its own labels count.
+    """Each device's local accuracy and confusion from a test on everything (K, C, C): only its own labels count.
 
-    The accuracy is the mean of the recalls of the device's labels, weighted by their share (K, C) of its data; the
-    confusion matrix is weighted alike, so that it sums to 1 for each device.
+    The accuracy is the mean recall of the device's labels, weighted by their share (K, C) of its data. The confusion
+    matrix has the same weights, so that it sums to 1 for each device.
     """
     true = confusion.sum(axis=2)
     recall = np.diagonal(confusion, axis1=1, axis2=2) / np.maximum(true, 1)
@@ -29,24 +29,24 @@ def local_from_global(confusion: Array, shares: Array) -> tuple[Array, Array]:
 
 
 def accuracy(confusion: Array) -> Array:
-    """Accuracy of every device of a (K, C, C) stack; NaN where nothing was tested."""
+    """Accuracy of every device from a (K, C, C) stack; NaN if nothing was tested."""
     tested = confusion.sum(axis=(1, 2))
     hits = np.trace(confusion, axis1=1, axis2=2)
     return np.where(tested > 0, hits / np.maximum(tested, 1), np.nan)
 
 
 def summary(tests: Tests, data: FederatedData, goal: Goal = Goal()) -> dict[str, Any]:  # noqa: B008 (frozen)
-    """The score of every device on its own and the global test, and the scores of what all of them add up to.
+    """The score of every device on its own and the global test, and the scores of all tests summed.
 
-    Of labels these are the paper's I_1 .. I_4 and the summed confusion matrix. What is shown other than the accuracy
-    has its name beside it. Where training samples were held out, the same on those: "validation".
+    For labels, these are the paper's I_1 .. I_4 and the summed confusion matrix. A metric other than accuracy is
+    included by name. If training samples were held out, "validation" has the same on those.
     """
     usual = goal.metric == ACCURACY and goal.kind == "labels"
     both: dict[str, tuple[Array | None, Array]] = {}
     if tests.local_test is not None:
         both["local"] = None, tests.local_test
     elif goal.own is None:  # whose sums cannot be told apart by label
-        width = tests.global_test.shape[1] - data.classes  # labels that the model knows and nobody has
+        width = tests.global_test.shape[1] - data.classes  # labels that the model knows but no device has
         both["local"] = local_from_global(tests.global_test, np.pad(data.shares, ((0, 0), (0, width))))
     both["global"] = None, tests.global_test
     if tests.validation is not None:

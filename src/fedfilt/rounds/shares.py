@@ -1,4 +1,4 @@
-"""What a rule makes every device's row of: shares of all devices' updates, and what of them can be read back."""
+"""What a rule makes each row of: shares of all devices' updates, and how much of them can be read back."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from fedfilt.graph import Graph
 from fedfilt.rounds.remembering import is_linear, name_of, remembers
 from fedfilt.rounds.types import Rule, Updates, interpolating
 
-LIMIT = 2_000  # devices up to which the (K, K) matrix is made
-NEGLIGIBLE = 1e-6  # rows are float32: what is smaller than this, next to the largest, is lost in them
+LIMIT = 2_000  # most devices for which the (K, K) matrix is made
+NEGLIGIBLE = 1e-6  # rows are float32: anything smaller than this, relative to the largest, is lost in them
 
 
 def shares_of(rule: Rule, graph: Graph, weights: Any = None) -> Array:
-    """(K, K): row i is what device i's row takes from every device's update; a linear rule applied to unit updates.
+    """(K, K): row i is what device i's row takes from each device's update; a linear rule applied to unit updates.
 
-    Of a rule that remembers it is the rule for devices that bring nothing, which remembers nothing.
+    For a rule with memory, it is the rule for devices without an update, which has none.
 
     >>> from fedfilt.aggregators import FedAvg
     >>> shares_of(FedAvg(), Graph.from_edges(2, [(0, 1)]), [1.0, 3.0])
@@ -29,16 +29,16 @@ def shares_of(rule: Rule, graph: Graph, weights: Any = None) -> Array:
     given = np.ones(count) if weights is None else np.asarray(weights, float)
     if not is_linear(rule):
         raise ValueError(
-            f"the rule {name_of(rule)} weighs updates by what they say: its shares are another every round"
+            f"the rule {name_of(rule)} weighs updates by their content, so its shares differ in every round"
         )
     forgetful = interpolating(rule) if remembers(rule) else rule
     return forgetful(np.zeros((count, count)), Updates(np.eye(count), given), graph)
 
 
 def others(shares: Array) -> Array:
-    """(K,) how many other devices a row hides each of them among: all their shares over the largest of them.
+    """(K,) among how many other devices a row hides each: the sum of their shares divided by the largest.
 
-    A row of n others in equal shares has n; 0 stands for a row that takes nothing from others.
+    A row with equal shares of n others has n; 0 means that a row takes nothing from others.
 
     >>> others(np.array([[0.5, 0.4, 0.1], [0.2, 0.6, 0.2], [0.0, 0.0, 1.0]]))
     array([1.25, 2.  , 0.  ])
@@ -50,11 +50,11 @@ def others(shares: Array) -> Array:
 
 
 def error_of_reading(shares: Array, together: Any) -> Array:
-    """(K,) relative error with which devices that pool their rows can read every device's update, from 0 to 1.
+    """(K,) relative error, from 0 to 1, with which devices that share their rows can read each device's update.
 
-    They know their own updates, all shares, and that updates are independent and alike in size; the error is that of
-    the best linear estimate, √(1 - P_jj) with P the projection on what their rows span. 0: they read it exactly, 1:
-    they learn nothing of it. Their own are 0.
+    They know their own updates, all shares, and that updates are independent and of similar size. The error is that of
+    the best linear estimate, √(1 - P_jj), where P projects on the span of their rows: with 0 they read the update
+    exactly, with 1 they learn nothing about it. For their own updates it is 0.
 
     >>> pair_and_more = np.array([[0.6, 0.4, 0.0], [0.4, 0.3, 0.3], [0.0, 0.3, 0.7]])
     >>> error_of_reading(pair_and_more, [0]).round(3), error_of_reading(pair_and_more, [1]).round(3)
@@ -69,7 +69,7 @@ def error_of_reading(shares: Array, together: Any) -> Array:
 
 
 def error_of_mixed(shares: Array, together: Any) -> Array:
-    """(K,) the same for every device's mixed row: what of it, beside their own updates, their rows do not span.
+    """(K,) the same for each device's mixed row: the part that their rows and own updates do not span.
 
     >>> leaf = np.linalg.inv(np.array([[2.0, -1, 0, 0], [-1, 4, -1, -1], [0, -1, 3, -1], [0, -1, -1, 3]]))  # mu = 1
     >>> error_of_mixed(leaf, [0]).round(2)  # device 0 has one link: it reads the row of device 1

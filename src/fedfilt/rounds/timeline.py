@@ -1,7 +1,7 @@
 """Devices come, go and move between rounds: the graph, its factorisation, the plans and the records follow.
 
-Rows of the (K, B) models belong to all devices that ever take part. A device that is away is on no graph and has no
-plan; its model is kept. All follows from the script and the number of the round, so a resumed run has the same bits.
+The (K, B) models have rows for all devices that ever take part. A device that is away is not in the graph and has no
+plan; its model is kept. Everything follows from the script and the round number, so a resumed run has the same bits.
 """
 
 import math
@@ -40,13 +40,13 @@ Ids = int | tuple[int, ...]
 class Event:
     """An entry of [[events]]: what happens before a round (counted from 1) to one or several devices.
 
-    A device whose first event is `join` is not there before. It starts from what the rule gives a device that brings
-    nothing, the filter's interpolation of its "neighbours"; or from the "mean" of all; or from its "own" row: what it
-    had when it left, or the first model. `links` [a, b] or [a, b, weight] replace all links of the devices that join or
-    move; a join without them takes the links of the experiment's graph. A device that joins may be new to the graph,
-    with the next free number: then its links must be given. `offline` devices do not train and miss the rounds before
-    `until` (0: all the rest); the server goes on mixing their rows, so they return caught up. `room` is where they are
-    from now on.
+    A device whose first event is `join` is absent before. It starts from what the rule gives a device without an
+    update, the filter's interpolation of its "neighbours"; or from the "mean" of all; or from its "own" row: what it
+    had when it left, or the first model. `links` [a, b] or [a, b, weight] replace all links of the devices that join
+    or move; a join without them uses the links of the experiment's graph. A device that joins may be new to the graph,
+    with the next free number; then its links are required. `offline` devices do not train, and miss the rounds before
+    `until` (0: all the rest); the server keeps mixing their rows, so they are up to date when they return. `room` is
+    their room from now on.
 
     >>> Event(round=50, join=3, links=((3, 1), (3, 2, 0.5))).join
     (3,)
@@ -76,36 +76,36 @@ class Event:
                 f"the event of round {self.round} must name a device that joins, leaves, moves or is offline"
             )
         if len(set(self.devices)) != len(self.devices):
-            raise ValueError(f"the event of round {self.round} must name a device once, got {list(self.devices)}")
+            raise ValueError(f"the event of round {self.round} must name each device once, got {list(self.devices)}")
         if self.links is not None:
             if not (self.join or self.move):
                 raise ValueError(f"events.links of round {self.round} need a device that joins or moves")
             object.__setattr__(self, "links", tuple(tuple(map(float, link)) for link in self.links))
         if self.move and self.links is None and self.room is None:
-            raise ValueError(f"a move needs its new links (or room), got none in round {self.round}")
+            raise ValueError(f"a move needs new links (or a room), got none in round {self.round}")
         if self.until and (not self.offline or self.until <= self.round):
-            raise ValueError(f"events.until must be a round after {self.round} for devices offline, got {self.until}")
+            raise ValueError(f"events.until must be a round after {self.round} for offline devices, got {self.until}")
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All it names."""
+        """All devices it names."""
         return (*self.join, *self.leave, *self.move, *self.offline)  # type: ignore[misc]
 
 
 class Moment(NamedTuple):
-    """How things are from a round on."""
+    """The situation from a round on."""
 
-    round: int  # the first for which this holds
+    round: int  # the first to which this applies
     graph: Graph  # of all K devices; those that are away have no links
-    among: Graph  # of the devices that are there
-    present: Array  # (K,) True for devices that are there
-    online: Array  # (K,) True for devices that are there and can be reached
-    joined: dict[int, str]  # devices that start now, and from what
+    among: Graph  # of the devices present
+    present: Array  # (K,) True for devices present
+    online: Array  # (K,) True for devices that are present and reachable
+    joined: dict[int, str]  # devices that start now, and what they start from
     happened: tuple[Happening, ...]  # before that round
 
 
 def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
-    """The graph with a row, as yet without links, for every device that events bring in beyond its own.
+    """The graph with an additional row, still without links, for every new device in the events.
 
     >>> with_newcomers(Graph.from_rooms(["hall", "hall"]), [Event(round=3, join=2, links=((2, 0),))])
     Graph(3 devices, 1 edge, 2 components, 1 room)
@@ -117,10 +117,10 @@ def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
     positions = None if graph.positions is None else graph.positions.tolist()
     for device in range(graph.count, max(new) + 1):
         if device not in new:
-            raise ValueError(f"device {max(new)} cannot join: the next device that is new to the graph is {device}")
+            raise ValueError(f"device {max(new)} cannot join: the next new device must have the number {device}")
         event = new[device]
         if event.links is None:
-            raise ValueError(f"device {device} is new to the graph: its event of round {event.round} must give links")
+            raise ValueError(f"device {device} is new to the graph: its event of round {event.round} must have links")
         others = [int(end) for link in event.links for end in link[:2] if device in link[:2] and end < device]
         if rooms is not None:
             rooms.append(rooms[others[0] if others else 0] if event.room is None else event.room)
@@ -132,13 +132,13 @@ def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
 
 
 def check_joins(rule: Rule, events: Sequence[Event]) -> None:
-    """Refuse a rule that cannot give devices that join a first model from their neighbours, if some shall have one."""
+    """If some devices join with a model from their neighbours, refuse a rule that cannot provide one."""
     if any(event.join and event.start == "neighbours" for event in events):
         interpolating(rule)
 
 
 class Timeline:
-    """A script of events on a graph, checked as a whole before anything is played.
+    """A script of events on a graph, checked completely before any round is played.
 
     >>> timeline = Timeline([Event(round=3, join=2)], Graph.from_edges(3, [(0, 1), (1, 2)]), rounds=5)
     >>> [timeline.at(round).present.tolist() for round in (1, 3)]
@@ -153,15 +153,15 @@ class Timeline:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """How things are, one after the other."""
+        """All situations in order."""
         return tuple(self._moments)
 
     def at(self, round: int) -> Moment:
-        """How things are in a round, counted from 1."""
+        """The situation in a round, counted from 1."""
         return self._moments[bisect_right(self._starts, round) - 1]
 
     def begin(self, state: State, experiment: Experiment) -> State:
-        """The state in which the next round begins: with the first models of the devices that join before it."""
+        """The state in which the next round starts: with first models for the devices that join before it."""
         now = self.at(state.round + 1)
         return _arrived(state, now, experiment) if now.round == state.round + 1 else state
 
@@ -184,7 +184,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class _Reachable:
-    """Plans for devices that can be reached; the others have nothing to do."""
+    """Plans for reachable devices; the others have nothing to do."""
 
     scheduler: Scheduler
     now: Moment
@@ -198,7 +198,7 @@ class _Reachable:
 
 @dataclass(frozen=True, eq=False)
 class _Among:
-    """The rule among the devices that are there; the rows of the others are kept."""
+    """The rule among the devices present; the others' rows are kept."""
 
     rule: Rule
     now: Moment
@@ -213,7 +213,7 @@ class _Among:
 
 @dataclass(frozen=True, eq=False)
 class _RememberingAmong:
-    """The same for a rule that remembers; what it remembers of the others is kept too."""
+    """The same for a rule with memory; what it remembers about the others is kept too."""
 
     rule: Any
     now: Moment
@@ -231,7 +231,7 @@ class _RememberingAmong:
 
 
 def _among(rule: Rule, now: Moment) -> Rule:
-    """The rule among the devices that are there."""
+    """The rule among the devices present."""
     made: Any = _RememberingAmong if remembers(rule) else _Among
     return made(rule, now)
 
@@ -246,7 +246,7 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
         return state
     models, there = state.models.copy(), now.present
     held = experiment.hardware.samples.astype(float).copy()
-    held[list(now.joined)] = 0  # they bring nothing
+    held[list(now.joined)] = 0  # they have no updates
     nothing = Updates(np.zeros_like(models[there]), held[there])
     before = state.models[there]
     for start in ("neighbours", "mean"):
@@ -256,17 +256,17 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
             mixed = models.copy()
             mixed[there] = nothing.averaged(before) if rule is None else rule(before, nothing, now.among)
             models[chosen] = mixed[chosen]
-            if experiment.model_size:  # the rest is a device's own: it has none yet
+            if experiment.model_size:  # the rest is a device's own, and it has none yet
                 models[chosen, experiment.model_size :] = 0
     residuals = None if state.residuals is None else state.residuals.copy()
     if residuals is not None:
         residuals[list(now.joined)] = 0
     accepted = None if state.accepted is None else state.accepted.copy()
     if accepted is not None:
-        accepted[list(now.joined)] = 0  # so it also forgets what it keeps itself
+        accepted[list(now.joined)] = 0  # so it also forgets what it stores itself
     memory = dict(state.memory)
     for name, kept in memory.items():
-        if name.startswith(DEVICES):  # as the others are on average: a shared model stays one
+        if name.startswith(DEVICES):  # the others' average, so that a shared model stays shared
             before = there & ~np.isin(np.arange(len(there)), list(now.joined))
             memory[name] = kept.copy()
             memory[name][list(now.joined)] = kept[before].mean(axis=0) if before.any() else 0
@@ -278,7 +278,7 @@ def _arrived(state: State, now: Moment, experiment: Experiment) -> State:
 
 
 def _of_present(tests: Tests | None, now: Moment) -> Tests | None:
-    """Tests of the devices that are there: the others count nowhere."""
+    """Tests of the devices present: the others do not count."""
     if tests is None:
         return None
 
@@ -293,7 +293,7 @@ def _of_present(tests: Tests | None, now: Moment) -> Tests | None:
 
 
 def _replay(events: Sequence[Event], graph: Graph, rounds: int) -> list[Moment]:
-    """All moments of a script; what cannot happen is named."""
+    """All situations of a script; impossible events are reported."""
     _check(events, graph, rounds)
     first: dict[int, str] = {}
     for event in events:
@@ -301,10 +301,10 @@ def _replay(events: Sequence[Event], graph: Graph, rounds: int) -> list[Moment]:
             first.setdefault(device, "join" if device in event.join else "")  # type: ignore[operator]
     present = np.array([first.get(device) != "join" for device in range(graph.count)])
     if not present.any():
-        raise ValueError("events leave nobody to start with: all devices join later")
+        raise ValueError("events leave no device to start with: all devices join later")
     links = graph.adjacency.tolil()
     rooms = None if graph.rooms is None else graph.rooms.tolist()
-    back = np.zeros(graph.count, np.int64)  # first round in which an offline device can be reached again
+    back = np.zeros(graph.count, np.int64)  # first round in which an offline device is reachable again
     moments = [_moment(1, graph, links, rooms, present, back, {}, ())]
     boundaries = sorted({e.round for e in events} | {e.until for e in events if e.until})
     for round in boundaries:
@@ -345,7 +345,7 @@ def _check(events: Sequence[Event], graph: Graph, rounds: int) -> None:
 def _apply(
     event: Event, links: Any, rooms: list[Any] | None, present: Array, back: Array, joined: dict[int, str], last: int
 ) -> list[Happening]:
-    """Let an event happen to the links, rooms and masks, in place; what has happened."""
+    """Apply an event to the links, rooms and masks, in place; returns what happened."""
     happened: list[Happening] = []
 
     def note(device: int, what: str, **details: Any) -> None:
@@ -354,7 +354,7 @@ def _apply(
     when = f"in round {event.round}"
     for device in event.join:  # type: ignore[union-attr]
         if present[device]:
-            raise ValueError(f"device {device} cannot join {when}: it is there already")
+            raise ValueError(f"device {device} cannot join {when}: it is already there")
         present[device], joined[device] = True, event.start
         note(device, "join", start=event.start)
     for name in ("leave", "move", "offline"):
@@ -365,7 +365,7 @@ def _apply(
                 )
     for device in event.leave:  # type: ignore[union-attr]
         present[device], back[device] = False, 0
-        joined.pop(device, None)  # it had come before the same round
+        joined.pop(device, None)  # it had joined before the same round
         note(device, "leave")
     for device in event.offline:  # type: ignore[union-attr]
         back[device] = event.until or last + 1

@@ -1,4 +1,4 @@
-"""What goes through a round: replies, updates, tests, the state between rounds and the record of each."""
+"""What passes through a round: replies, updates, tests, the state between rounds, and the record of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from fedfilt.rounds.guard import Guard
 
 
-WEIGHTS = ("trained", "held")  # a device counts for the samples that it trained on in a round, or for all it holds
+WEIGHTS = ("trained", "held")  # a device counts for the samples it trained on in a round, or for all it holds
 
 
 class Cost(NamedTuple):
-    """What a round costs a device in simulated time."""
+    """What a round costs a device, in simulated time and energy."""
 
     compute_seconds: float = 0.0
     send_seconds: float = 0.0
@@ -32,7 +32,7 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From the start of the round to its arrival."""
+        """From the start of the round to the arrival of the update."""
         return self.compute_seconds + self.send_seconds
 
 
@@ -40,17 +40,17 @@ class Reply(NamedTuple):
     """What a device sends back."""
 
     device: int
-    update: Array  # (B,) trained model minus the model it was given, as far as it was sent
-    samples: int  # it trained on
+    update: Array  # (B,) trained model minus the model it received, as far as it was sent
+    samples: int  # that it trained on
     loss: float
     size: int = 0  # bytes it sent
     residual: Array | None = None  # (B,) what it did not send
     cost: Cost = Cost()
     late: bool = False  # too late to count
     end: float = 0.0  # simulated seconds until the round ended for all
-    absent: str = ""  # why nothing usable came from the device; then only `device` and `diverged` count
+    absent: str = ""  # why the device sent nothing usable; then only `device` and `diverged` count
     diverged: bool = False  # its model was no longer finite
-    state: Mapping[str, Array] | None = None  # what its client keeps; None: nothing, or it is on the device itself
+    state: Mapping[str, Array] | None = None  # what its client keeps; None: nothing, or the device stores it
     kept: int = 0  # bytes of that
 
     def __repr__(self) -> str:
@@ -60,10 +60,10 @@ class Reply(NamedTuple):
 class Updates(NamedTuple):
     """What all devices learnt in a round: one row per device, in device order.
 
-    A device that is absent, or has no samples, has a row of zeros and the weight 0: it contributes nothing.
+    A device that is absent, or has no samples, has a row of zeros and weight 0: it contributes nothing.
     """
 
-    rows: Array  # (K, B) trained model minus the model the device was given; NaN: not sent, see `fedfilt.rounds.blind`
+    rows: Array  # (K, B) trained model minus the model the device received; NaN: not sent, see `fedfilt.rounds.blind`
     weights: Array  # (K,) samples behind each row
 
     def __repr__(self) -> str:
@@ -83,11 +83,11 @@ class Updates(NamedTuple):
             raise ValueError(f"updates.weights must be a NumPy array, got {type(self.weights).__name__}")
 
     def counting(self, held: Array) -> "Updates":
-        """The same, where every device that brings something counts for all samples it holds: κ of the paper."""
+        """The same, but every device with an update counts for all samples it holds: the paper's κ."""
         return self._replace(weights=np.where(self.weights > 0, held, 0.0))
 
     def trained(self, models: Array) -> Array:
-        """(K, B) models + rows, in a new array; where few devices bring something, the rows of the others are not read.
+        """(K, B) models + rows, in a new array; if few devices have updates, the other rows are not read.
 
         >>> Updates(np.array([[1.0], [0.0], [0.0]]), np.array([5.0, 0.0, 0.0])).trained(np.ones((3, 1))).ravel()
         array([2., 1., 1.])
@@ -100,7 +100,7 @@ class Updates(NamedTuple):
         return result
 
     def averaged(self, models: Array) -> Array:
-        """(K, B) every row the mean of all trained models, weighted by samples; without any, models as they are."""
+        """(K, B) every row is the mean of all trained models, weighted by samples; without any, the models."""
         if not self.weights.any():
             return models.copy()
         shares = (self.weights / self.weights.sum()).astype(models.dtype)
@@ -108,13 +108,13 @@ class Updates(NamedTuple):
         return np.broadcast_to(shares[some] @ (models[some] + self.rows[some]), models.shape).copy()
 
     def _few(self) -> Array | None:
-        """The devices that bring something, if they are less than half of all."""
+        """The devices with updates, if they are fewer than half."""
         some = np.flatnonzero(self.weights)
         return some if 2 * len(some) < len(self.weights) else None
 
     @classmethod
     def stack(cls, replies: Iterable[Reply], count: int, size: int, kind: Any = np.float32) -> "Updates":
-        """Rows ordered by device, never by arrival."""
+        """Stack replies in device order, never in order of arrival."""
         updates = cls(np.zeros((count, size), kind), np.zeros(count))
         for reply in replies:
             updates.rows[reply.device] = reply.update
@@ -127,28 +127,28 @@ Scheduler = Callable[[Hardware, int], Schedule]  # devices in this round, bytes 
 
 
 def interpolating(rule: Any) -> Rule:
-    """The rule by which a device that brings nothing gets a model from its neighbours.
+    """The rule by which a device without an update gets a model from its neighbours.
 
-    It is the rule itself, unless that mixes updates: then the rule says so with a method `interpolating`.
+    It is the rule itself, unless the rule mixes updates: then its method `interpolating` returns it.
     """
     own = getattr(rule, "interpolating", None)
     if own is None and hasattr(rule, "start"):
         name = type(rule).__name__
-        raise ValueError(f"rule {name} remembers: it needs a method interpolating() for devices that bring nothing")
+        raise ValueError(f"rule {name} has memory: it needs a method interpolating() for devices without an update")
     return rule if own is None else own()
 
 
 class Tests(NamedTuple):
     """Confusion matrices of every device's model, on its own test and on everybody's.
 
-    `local_test` is None where the local test is the device's labels of the global test.
+    `local_test` is None if the local test is the part of the global test with the device's labels.
     """
 
     local_test: Array | None  # (K, C, C)
     global_test: Array  # (K, C, C)
-    local_loss: Array | None = None  # (K,) mean losses, where they were computed
+    local_loss: Array | None = None  # (K,) mean losses, if they were computed
     global_loss: Array | None = None
-    validation: Array | None = None  # (K, C, C) on training samples that were held out, where some were
+    validation: Array | None = None  # (K, C, C) on held-out training samples, if there are any
     validation_loss: Array | None = None
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Engine(Protocol):
     """Where training happens: jobs in, replies out, in any order."""
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Train the jobs' models; a device that misses the deadline gives no reply."""
+        """Train the jobs' models; a device that misses the deadline does not reply."""
         ...
 
     def test(self, state: "State") -> Tests:
@@ -180,7 +180,7 @@ class Engine(Protocol):
 
 
 class Happening(NamedTuple):
-    """Something that happened to a device, as data; `fedfilt.show.words` says it in words.
+    """Something that happened to a device, as data; `fedfilt.show.words` turns it into words.
 
     join (start), leave, move (links, room), offline (until), online; late, reject (why), absent (why), left_out (why),
     return; by the guard: clipped (times, strike), quarantined (times, until), released, setback (suspects, back). In
@@ -197,60 +197,62 @@ class State(NamedTuple):
     """What the next round needs."""
 
     round: int  # rounds played
-    models: Array  # (K, B); sealed rows where the server cannot look, see `fedfilt.system.blind`
+    models: Array  # (K, B); sealed rows with a blind server, see `fedfilt.system.blind`
     residuals: Array | None = None  # (K, B) what each device has not sent yet; None: nothing
     accepted: Array | None = None  # (K,) last round in which each device's reply counted; 0 or None: no round
     memory: Mapping[str, Array] = MappingProxyType(
         {}
-    )  # what guard and rule keep, by name: (K, ...) of devices, or of all
+    )  # what guard and rule keep, by name: (K, ...) per device, or for all
     clients: Mapping[int, Mapping[str, Array]] = MappingProxyType(
         {}
-    )  # what the clients of devices keep, unless they do
+    )  # what the devices' clients keep, unless the devices store it
 
     def __repr__(self) -> str:
         return brief(self)
 
 
 class Record(NamedTuple):
-    """What a person wants to see of a round."""
+    """What people want to see of a round."""
 
     round: int  # counted from 1
     seconds: float  # of wall time
-    samples: Array  # (K,) each device trained on
+    samples: Array  # (K,) that each device trained on
     losses: Array  # (K,) mean training loss of the last epoch, NaN for devices that did not train
     schedule: Schedule
     costs: Array  # (K, 5) the fields of Cost
     sizes: Array  # (K,) bytes sent
-    late: Array  # (K,) True for devices that came too late to count
+    late: Array  # (K,) True for devices that replied too late to count
     latency: float  # simulated seconds until the round ended
-    mixed: Tests | None  # of the models after mixing, as the devices get them back
+    mixed: Tests | None  # of the models after mixing, as devices receive them
     trained: Tests | None  # of the models after local training, before mixing
     events: tuple[Happening, ...] = ()  # what happened before it; see `fedfilt.rounds.timeline`
-    away: tuple[int, ...] = ()  # devices that were not there, or offline
-    absent: Mapping[int, str] = MappingProxyType({})  # devices that gave no usable reply, and why
-    kept: Array | None = None  # (K,) bytes that the clients of devices keep, of those that took part; None: nothing
-    drawn: tuple[int, ...] | None = None  # devices that were to take part; None: all were, nothing was drawn
-    measured: Mapping[str, Array] = MappingProxyType({})  # numbers that the rule newly keeps: of all, or (K,)
-    graph: Graph | None = None  # that was found in this round and holds from it on; see `fedfilt.rounds.finding`
+    away: tuple[int, ...] = ()  # devices that were away or offline
+    absent: Mapping[int, str] = MappingProxyType({})  # devices without a usable reply, and why
+    kept: Array | None = None  # (K,) bytes that clients keep, for devices that took part; None: nothing
+    drawn: tuple[int, ...] | None = None  # devices drawn to take part; None: all, without drawing
+    measured: Mapping[str, Array] = MappingProxyType(
+        {}
+    )  # numbers that the rule has just measured: one for all, or (K,)
+    graph: Graph | None = None  # found in this round and valid from then on; see `fedfilt.rounds.finding`
 
     def __repr__(self) -> str:
         return brief(self)
 
 
 class Script(Protocol):
-    """Changes what a round is played with: see `fedfilt.rounds.timeline.Timeline`."""
+    """Changes how a round is played: see `fedfilt.rounds.timeline.Timeline`."""
 
     def play_round(self, state: State, experiment: "Experiment") -> tuple[State, Record]:
-        """One round among the devices that are there."""
+        """One round among the devices present."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When models are tested: every n rounds and after the last; `trained` also tests them before mixing.
+    """When models are tested: every n rounds and after the last one; `trained` also tests them before mixing.
 
-    `validation` is the share of every device's training samples that it does not train on: to choose settings by.
-    Without `tests`, models are tested on these alone.
+    `validation` is the share of each device's training samples that is held out for choosing settings.
+    Without `tests`, models are tested only on these.
     """
 
     every: int = 10
@@ -269,7 +271,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Experiment:
-    """All that a run of rounds is made of."""
+    """Everything needed to play rounds."""
 
     graph: Graph
     aggregator: Rule
@@ -281,9 +283,9 @@ class Experiment:
     evaluation: Evaluation = Evaluation()
     seed: int = 0
     events: Script | None = None  # if devices come, go or move
-    guard: "Guard | None" = None  # what one device may do to others; None: anything
-    model_size: int = 0  # numbers of a row that are its model, where what else is in it travels seldom; 0: all
-    weights: str = "trained"  # or "held": the samples that a device counts for
+    guard: "Guard | None" = None  # limits on what one device can do to others; None: no limits
+    model_size: int = 0  # how many numbers of a row are its model, if the rest travels seldom; 0: all
+    weights: str = "trained"  # or "held": which samples a device counts for
 
     def __repr__(self) -> str:
         return brief(self)

@@ -1,4 +1,4 @@
-"""The room's vote: devices that saw the same moment say how likely each label is, and the edge server decides.
+"""The room's vote: devices that saw the same moment report how likely each label is, and the edge server decides.
 
 NumPy only: the edge server of a home imports this.
 """
@@ -15,11 +15,12 @@ NOBODY = -1  # the decision about a moment that no device saw
 
 
 def vote(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
-    """The room's decision about every moment (M,) from its devices' probabilities (devices, M, labels).
+    """(M,) the room's decision about every moment, from its devices' probabilities (devices, M, labels).
 
-    A device that did not see a moment has NaN there. "mean" takes the label of the largest mean probability; "majority"
-    the label most devices think likeliest, ties by the mean; "weighted" weighs a device's probabilities by the log-odds
-    of its validated `accuracy` against guessing, ln(a (C - 1) / (1 - a)). About a moment nobody saw it says -1.
+    A device that did not see a moment has NaN there. "mean" takes the label with the largest mean probability;
+    "majority" the label that most devices find most likely, with ties decided by the mean; "weighted" weighs a device's
+    probabilities by the log-odds of its validated `accuracy` against guessing, ln(a (C - 1) / (1 - a)). The decision is
+    -1 for a moment that no device saw.
 
     >>> vote([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [np.nan, np.nan]], [[0.4, 0.6], [np.nan, np.nan]]])
     array([0, 1])
@@ -31,7 +32,7 @@ def vote(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
 
 
 def tally(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
-    """What `vote` counts for each label (M, labels), the largest of which wins; NaN for a moment nobody saw.
+    """(M, labels) what `vote` counts for each label, of which the largest wins; NaN for a moment that no device saw.
 
     >>> tally([[[0.9, 0.1]], [[0.2, 0.8]]]).round(2)
     array([[1.1, 0.9]])
@@ -41,15 +42,15 @@ def tally(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
         given = np.asarray(probabilities, np.float64)
     except ValueError:
         raise ValueError(
-            "probabilities must have as many moments and labels for every device; a moment that one did not see is NaN"
+            "probabilities must have the same moments and labels for every device, with NaN for moments it did not see"
         ) from None
     if given.ndim != 3 or not given.shape[0] or given.shape[2] < 2:
         raise ValueError(
-            f"probabilities must have shape (devices, moments, labels), one device and two labels at least, "
+            f"probabilities must have shape (devices, moments, labels), at least one device and two labels, "
             f"got {given.shape}"
         )
     if np.isinf(given).any() or (given < 0).any():
-        raise ValueError("probabilities must be >= 0 and finite, or NaN for a moment that a device did not see")
+        raise ValueError("probabilities must be finite and >= 0, or NaN for a moment that a device did not see")
     seen = np.asarray(~np.isnan(given).any(axis=2))
     shares = np.where(seen[:, :, None], given, 0)
     if how == "weighted":
@@ -57,7 +58,7 @@ def tally(probabilities: Any, how: str = "mean", accuracy: Any = None) -> Array:
             raise ValueError('how="weighted" needs accuracy, one number from 0 to 1 per device')
         shares = shares * _weights(accuracy, *given.shape[::2])[:, None, None]
     elif accuracy is not None:
-        raise ValueError(f"accuracy means nothing for how={how!r}; leave it out")
+        raise ValueError(f"accuracy has no meaning for how={how!r}; leave it out")
     total = shares.sum(axis=0)
     if how == "majority":
         mean = total / np.maximum(seen.sum(axis=0), 1)[:, None]
@@ -72,4 +73,4 @@ def _weights(accuracy: Any, count: int, labels: int) -> Array:
         raise ValueError(f"accuracy must be from 0 to 1, got {values.max():g}")
     odds = np.clip(values, 1e-3, 1 - 1e-3)
     weights = np.maximum(np.log(odds * (labels - 1) / (1 - odds)), 0)
-    return weights if weights.any() else np.ones(count)  # all no better than guessing: all alike
+    return weights if weights.any() else np.ones(count)  # none is better than guessing: equal weights

@@ -1,7 +1,7 @@
-"""Whether a graph helps here, given or found, and which rule to take: from what a server can measure without data.
+"""Whether a graph helps here, given or found, and which rule to use, from what a server can measure without data.
 
-A short probe trains the shared model by FedAvg; then every device fine-tunes it on all of its samples and on each half
-of them, and sends the three changes. All that follows is computed from these: see `fedfilt.mixing.likeness`.
+A short probe trains a shared model by FedAvg. Then every device fine-tunes it on all of its samples and on each half of
+them, and sends the three changes. Everything else is computed from these: see `fedfilt.mixing.likeness`.
 """
 
 import json
@@ -40,70 +40,70 @@ from fedfilt.runs.rules import rule_name
 from fedfilt.training.client import TESTING
 
 ROUNDS, EPOCHS = 20, 10  # of the probe: rounds of FedAvg, and epochs of fine-tuning after them
-NEIGHBOURS = 3  # that every device has in the graph that is looked for
-FEWEST = 6  # devices of which anything can be said: of fewer there are too few shuffles
+NEIGHBOURS = 3  # of every device in the graph to be found
+FEWEST = 6  # devices needed for any verdict: fewer allow too few shuffles
 # Chosen on seeds 101 to 103 of the kinds in benchmarks/advice.py
-CHANCE = 0.01  # that links between other devices do as well: above it, links say nothing
-LABELS = 0.5  # correlation with labels from which likeness is likeness of labels
-STRONG = 0.03  # by how much neighbours say more than everyone where groups are strong
+CHANCE = 0.01  # probability that random links do as well; above it, links say nothing
+LABELS = 0.5  # correlation with labels from which similarity is mostly similarity of labels
+STRONG = 0.03  # by how much neighbours predict better than everyone if groups are strong
 FILE = "advice.json"
-MOST = 4 << 30  # bytes of what devices sent
+MOST = 4 << 30  # bytes sent by devices
 WHY = {
-    "helps": "linked devices learn alike, and what neighbours learn foretells more than what everyone does",
+    "helps": "linked devices learn alike, and what neighbours learn predicts more than what everyone learns",
     "chance": "linked devices learn no more alike than devices linked at random",
-    "everyone": "what everyone learns foretells as much of a device as what its neighbours do",
-    "labels": "devices are alike as far as they have the same labels, which each learns best by itself",
-    "links": "it has no links, or links between all devices: there is nothing to tell apart",
-    "devices": f"there are fewer than {FEWEST} devices that changed: too few to tell links from chance",
+    "everyone": "what everyone learns predicts a device's change as well as what its neighbours learn",
+    "labels": "devices are alike because they have the same labels, which each learns best by itself",
+    "links": "it has no links, or links between all devices, so there is nothing to compare",
+    "devices": f"fewer than {FEWEST} devices changed, too few to tell links from chance",
 }
 
 
 class Probe(NamedTuple):
-    """What devices sent: changes (K, B) of one model by fine-tuning on all samples and on each half."""
+    """What devices sent: changes (K, B) of one model after fine-tuning on all samples and on each half."""
 
     changes: Array
     first: Array
     second: Array
     samples: Array  # (K,)
-    labels: Array | None  # (K, C) what tells of labels: the change of the output layer's biases, or counts
+    labels: Array | None  # (K, C) information on labels: the change of the output layer's biases, or counts
 
     @classmethod
     def of(cls, path: Path, count: int) -> "Probe":
-        """What so many devices sent before, as a file keeps it."""
+        """What `count` devices sent before, from a file."""
         try:
             found = load_tensors(read(path, MOST))
             sent = cls(found["changes"], found["first"], found["second"], found["samples"], found.get("labels"))
         except (KeyError, ValueError, SafetensorError) as error:
-            raise ValueError(f"{path} is not what devices sent to fedfilt advise: {error}; remove it") from error
+            raise ValueError(f"{path} must hold what devices sent to fedfilt advise: {error}; remove it") from error
         if any(one is not None and (not len(one.shape) or len(one) != count) for one in sent):
-            raise ValueError(f"{path} is not of {count} devices; remove it")
+            raise ValueError(f"{path} must hold the changes of {count} devices; remove it")
         return sent
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Advice:
-    """What was measured, and what follows."""
+    """What was measured, and the advice that follows."""
 
-    experiment: str  # how it is named on the command line
-    own: str  # the rule that it names itself
+    experiment: str  # its name on the command line
+    own: str  # the experiment's own rule
     measured: Measured
-    labels: float | None  # how far likeness is likeness of labels; None: nothing told of them
-    counted: bool  # by label counts that devices share; else by the output layer
+    labels: float | None  # how far similarity is similarity of labels; None: no information on labels
+    counted: bool  # True: judged by label counts that devices report; False: by the output layer
     given: Links | None
     found: Links | None
-    clusters: list[list[int]]  # devices that find each other in both halves
-    found_by: list[str]  # overrides by which the graph is found; none if its topology cannot be
+    clusters: list[list[int]]  # devices that are linked in the graphs of both halves
+    found_by: list[str]  # overrides to find the graph; none if its topology does not allow it
     why: Mapping[str, str]  # "given", "found" -> a key of WHY
 
     @property
     def graph(self) -> str:
-        """The graph to take: "given", "found" or "none"."""
+        """The graph to use: "given", "found" or "none"."""
         best = [name for name in ("given", "found") if self.why[name] == "helps"]
         return max(best, key=lambda name: getattr(self, name).more, default="none")
 
     @property
     def rules(self) -> list[str]:
-        """The rules to compare, the advised one first; fine-tuning, FedAvg and the experiment's own take part."""
+        """The rules to compare: the advised one first, then fine-tuning, FedAvg and the experiment's own rule."""
         both = "two_level" if "two_level" in _parts.names("clients") else "finetune"
         strong = self.graph != "none" and getattr(self, self.graph).more >= STRONG
         rules = ["mu=10", both] if strong else [both, "mu=1"] if self.graph != "none" else [both]
@@ -111,7 +111,7 @@ class Advice:
 
     @property
     def command(self) -> str:
-        """How to check it: compare the rules on seeds, paired."""
+        """The command to check the advice: a paired comparison of the rules over seeds."""
         more = self.found_by if self.graph == "found" else []
         words = ["fedfilt", "compare", *shlex.split(self.experiment), *more]
         return shlex.join([*words, "--rules", ",".join(self.rules), "--seeds", "5"])
@@ -121,25 +121,25 @@ class Advice:
         said = [self._said("given"), self._said("found")]
         r = float(self.measured.reliability.mean())
         said.append(
-            f"Of what a device's fine-tuning changes, {r:.0%} would come again with other samples (two halves of its "
-            f"samples agree by a cosine of {self.measured.halves:.2f}); the rest is noise that others could take off."
+            f"Of a device's change by fine-tuning, {r:.0%} would recur with other samples (two halves of its samples "
+            f"agree with a cosine of {self.measured.halves:.2f}); the rest is noise, which others could average out."
         )
         if self.labels is not None:
-            basis = "the label counts that devices share" if self.counted else "the biases of the output layer"
+            basis = "the label counts that devices report" if self.counted else "the biases of the output layer"
             how = "mostly" if self.labels >= LABELS else "hardly" if self.labels < LABELS / 2 else "partly"
-            said.append(f"Devices are {how} alike by their labels (correlation {self.labels:.2f}, told by {basis}).")
+            said.append(f"Devices are {how} alike by their labels (correlation {self.labels:.2f}, judged by {basis}).")
         first = self.rules[0]
         if self.graph == "none":
-            said.append(f"Take {first}; a graph is not worth its cost here.")
+            said.append(f"Use {first}; a graph is not worth its cost here.")
         elif first == "mu=10":
             said.append(
-                f"Groups are strong: take {first} on the {self.graph} graph if a device's own data is what counts, and "
+                f"Groups are strong: use {first} on the {self.graph} graph if only a device's own data matters, and "
                 f"{self.rules[1]} if it must not forget everyone else's."
             )
         else:
             said.append(
-                f"The help is small: take {first}, and mu=1 on the {self.graph} graph only if nothing but a device's "
-                "own data counts."
+                f"The benefit is small: use {first}, and mu=1 on the {self.graph} graph only if nothing but a device's "
+                "own data matters."
             )
         if self.graph != "none":
             said.append(self._devices())
@@ -153,28 +153,28 @@ class Advice:
         if links is None:
             return f"{text}."
         numbers = f"cosine {links.linked:.2f} on its {links.links} links, {links.unlinked:.2f} elsewhere"
-        sure = f"; so say {links.sure:.0%} of the draws of devices" if why == "helps" else ""
-        return f"{text} ({numbers}; by chance with probability {links.chance:.3g}{sure})."
+        sure = f"; {links.sure:.0%} of resampled sets of devices agree" if why == "helps" else ""
+        return f"{text} ({numbers}; the probability of that by chance is {links.chance:.3g}{sure})."
 
     def _devices(self) -> str:
         gains = self.gains()
         best, worst = int(gains.argmax()), int(gains.argmin())
         verb = "loses" if gains[worst] < 0 else "gains least"
         return (
-            f"{int((gains > 0).sum())} of {len(gains)} devices gain by their neighbours: device {best} most "
-            f"({gains[best]:+.3f}), device {worst} {verb} ({gains[worst]:+.3f}). That is estimated by how much better "
-            "the change from one half of a device's samples is foretold by the other half with neighbours than "
-            "without, as a cosine."
+            f"{int((gains > 0).sum())} of {len(gains)} devices gain from their neighbours: device {best} most "
+            f"({gains[best]:+.3f}), device {worst} {verb} ({gains[worst]:+.3f}). The estimate is how much better (as a "
+            "cosine) the other half of a device's samples predicts the change from one half with neighbours than "
+            "without."
         )
 
     def gains(self) -> Array:
-        """(K,) by how much neighbours in the advised graph foretell a device better, as a cosine; 0 without a graph."""
+        """(K,) how much better neighbours in the advised graph predict a device, as a cosine; 0 without a graph."""
         links: Links | None = getattr(self, self.graph, None)
         zeros: Array = np.zeros(len(self.measured.reliability))
         return zeros if links is None else links.neighbours - links.own
 
     def table(self) -> Table:
-        """All of it as JSON can say it."""
+        """All of it as a table for JSON."""
         links = {
             name: None if (one := getattr(self, name)) is None else {**_plain(one), "more": round(one.more, 6)}
             for name in ("given", "found")
@@ -195,7 +195,7 @@ class Advice:
         }
 
     def save(self, folder: Path) -> None:
-        """Keep it in a run folder, where the dashboard shows it."""
+        """Save it in a run folder, where the dashboard finds it."""
         write_atomically(folder / FILE, json.dumps(self.table(), indent=1).encode())
 
     def __repr__(self) -> str:
@@ -209,17 +209,17 @@ def _plain(links: Links) -> Table:
 
 
 def kept(folder: Path) -> Table | None:
-    """The advice that a run folder holds, as the dashboard shows it: sentences, and what was measured by its name."""
+    """The advice in a run folder, for the dashboard: sentences, and measurements by name."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         found = read_json(folder / FILE)
         measured = {"agreement of halves": f"{found['halves']:.3f}"}
         if found["labels"] is not None:
-            measured["likeness by labels"] = f"{found['labels']:.2f}"
+            measured["similarity by labels"] = f"{found['labels']:.2f}"
         for name in ("given", "found"):
             if (links := found[name]) is not None:
                 measured[f"{name} graph"] = (
                     f"{links['links']:d} links; cosine {links['linked']:.3f}, elsewhere {links['unlinked']:.3f}; by "
-                    f"chance {links['chance']:.3g}; foretells {links['neighbours']:.3f}, everyone "
+                    f"chance {links['chance']:.3g}; neighbours predict {links['neighbours']:.3f}, everyone "
                     f"{links['everyone']:.3f}, a device alone {links['own']:.3f}"
                 )
         sizes = ", ".join(str(len(one)) for one in found["clusters"])
@@ -236,10 +236,10 @@ def advise(
     share_labels: bool = False,
     folder: Path | None = None,
 ) -> Advice:
-    """Probe an experiment and say what follows; `name` is how it is named on the command line.
+    """Probe an experiment and give advice; `name` is its name on the command line.
 
-    With `share_labels`, devices tell how many samples of each label they have; else the biases of the output layer tell
-    what they can. In the `folder` of a run, what devices sent is kept, and used again for the same experiment.
+    With `share_labels`, devices report how many samples of each label they have; otherwise the biases of the output
+    layer give an estimate. What devices sent is saved in the `folder` of a run and reused for the same experiment.
     """
     graph = config.graph.graph(config.seed)
     probing = probed(config, rounds)
@@ -285,8 +285,10 @@ def verdict(links: Links, labels: float | None) -> str:
 
 
 def probed(config: Config, rounds: int = ROUNDS) -> Config:
-    """The experiment of the probe: FedAvg with all devices, on all training samples, without any test."""
-    rounds = min(check_count("rounds", rounds), config.rounds) + 1  # the last is not played, as it would be tested
+    """The probe's experiment: FedAvg with all devices, on all training samples, without tests."""
+    rounds = (
+        min(check_count("rounds", rounds), config.rounds) + 1
+    )  # the last round is not played, because it would be tested
     return replace(
         config,
         rounds=rounds,
@@ -301,7 +303,7 @@ def probed(config: Config, rounds: int = ROUNDS) -> Config:
 
 
 def probe(run: Run, share_labels: bool = False) -> Probe:
-    """Train the shared model, then what every device changes in it: on all samples, and on each half."""
+    """Train the shared model, then measure each device's change to it: on all samples, and on each half."""
     config, data, sent = run.config, run.data, []
     with run.experiment() as experiment:
         shared = next(now.models[0] for now, _ in play(run.start(), experiment) if now.round == config.rounds - 1)
@@ -334,7 +336,7 @@ def probe(run: Run, share_labels: bool = False) -> Probe:
 
 
 def halves(labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Places of two halves with the same labels, as far as that goes: halves with others would contradict each other.
+    """Indices of two halves with the same labels, as far as possible: different labels would make halves disagree.
 
     >>> one, other = halves(np.array([0, 0, 1, 1, 2]), np.random.default_rng(0))
     >>> len(one), len(other), sorted([*one, *other]) == [0, 1, 2, 3, 4]
@@ -347,7 +349,7 @@ def halves(labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def found_by(config: Config) -> list[str]:
-    """Overrides by which the graph of an experiment is found from the devices' updates."""
+    """Overrides with which an experiment finds its graph from the devices' updates."""
     table = config.table()["graph"]
     if "between" in table:
         return ["graph.inside=false", "graph.between=updates", f"graph.k={NEIGHBOURS}"]

@@ -1,7 +1,7 @@
-"""What every device can read of others from the rows that it gets back: `fedfilt audit`. Nothing is trained or loaded.
+"""What each device can read about others from the rows it receives: `fedfilt audit`. Nothing is trained or loaded.
 
-A device knows its own update and its row; take it to know the graph, the rule and all sample counts too. Then its row
-is one equation about the others' updates. `docs/privacy.md` says what follows from that.
+A device knows its own update and its row; assume that it also knows the graph, the rule and all sample counts. Then its
+row is one equation about the others' updates. `docs/privacy.md` explains what follows from that.
 """
 
 import math
@@ -26,18 +26,18 @@ from fedfilt.runs.config import Config, from_table, load
 from fedfilt.runs.records import Records
 from fedfilt.runs.rules import rule_name, rule_of, with_strength
 
-EXACT = 1e-3  # relative error below which an update counts as read: float32 leaves about 1e-6 of it
+EXACT = 1e-3  # relative error below which an update counts as read: float32 leaves about 1e-6
 ROUNDING = 1e-9  # errors that differ by less are equal
 MOSTLY = 0.5  # relative error below which more is read than hidden
-STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # of mu, that are compared
-CANDIDATES = 12  # links that are tried at a time
-MENDED = 20  # devices for which links are looked for, at most
-LINKS = 3  # that are proposed for a device, at most
-TARGET = 8.0  # epsilon of the noise that is proposed
+STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # values of mu to compare
+CANDIDATES = 12  # links tried at a time
+MENDED = 20  # most devices for which links are sought
+LINKS = 3  # most links proposed for a device
+TARGET = 8.0  # epsilon of the proposed noise
 
 
 class Found(NamedTuple):
-    """What a device reads of others, in the round in which that is most."""
+    """What a device can read about others, in the round in which it can read most."""
 
     device: int
     round: int
@@ -45,16 +45,16 @@ class Found(NamedTuple):
     links: int
     own: float  # share of its own update in its row
     mixes: int  # other devices in its row
-    others: float  # among how many a device is hidden: see `fedfilt.rounds.shares.others`
-    nearest: int | None  # whose update it reads best
-    error: float  # relative error of that: 0 is exact, 1 is nothing
+    others: float  # how many others hide a device: see `fedfilt.rounds.shares.others`
+    nearest: int | None  # the device whose update it reads best
+    error: float  # relative error of that update: 0 is exact, 1 is nothing
     reads_mixed: tuple[int, ...]  # devices whose personal models, after mixing, it reads exactly
-    kept_back: bool = False  # privacy.least_others: it goes on with its own model
-    row_epsilon: float | None = None  # privacy.noise: of a single row about that device; None if it promises nothing
+    kept_back: bool = False  # privacy.least_others: it continues with its own model
+    row_epsilon: float | None = None  # privacy.noise: of a single row about that device; None without a guarantee
 
     @property
     def verdict(self) -> str:
-        """exact: an update; mostly: more than half of one; mixed: a personal model; sum; nothing."""
+        """exact (an update), mostly (more than half of one), mixed (a personal model), sum, or nothing."""
         if self.kept_back or self.nearest is None:
             return "nothing"
         if self.error < EXACT:
@@ -65,12 +65,12 @@ class Found(NamedTuple):
 
     @property
     def exposed(self) -> bool:
-        """Whether it reads what is one device's."""
+        """Whether it reads an update or model of a single device."""
         return self.verdict in ("exact", "mostly", "mixed")
 
 
 class Stage(NamedTuple):
-    """Who was there, how they were linked and what they weighed, from a round on."""
+    """The devices present, their links and their weights, from a round on."""
 
     round: int
     graph: Graph  # of all devices
@@ -87,10 +87,10 @@ class Audit:
     privacy: Privacy
     rounds: int
     stages: Sequence[Stage]
-    together: tuple[int, ...] = ()  # devices that pool what they know
+    together: tuple[int, ...] = ()  # devices that share what they know
 
     def found(self) -> list[Found]:
-        """Of every device, what it reads in the round in which that is most; devices that pool, with each other."""
+        """What each device reads in the round in which it reads most; colluding devices share what they know."""
         best: dict[int, Found] = {}
         for stage in self.stages:
             for one in self._in(stage):
@@ -111,7 +111,7 @@ class Audit:
             error, mixed = error_of_reading(shares, group), error_of_mixed(shares, group)
             error[list(group)] = np.inf
             of_others = np.abs(np.delete(shares[device], device))
-            best = int(np.flatnonzero(error <= error.min() + ROUNDING)[0])  # of equals the first, on any CPU
+            best = int(np.flatnonzero(error <= error.min() + ROUNDING)[0])  # the first of equals, on any CPU
             nearest = best if len(error) > len(group) and error.min() < 1 - ROUNDING else None
             row = None if noise is None or nearest is None else float(noise[device] / abs(shares[device, nearest]))
             yield Found(
@@ -130,7 +130,7 @@ class Audit:
             )
 
     def shares(self, stage: Stage) -> Array:
-        """(K, K) what the rows of a stage are made of; a device that is away keeps its own."""
+        """(K, K) what the rows of a stage are made of; a device that is away keeps its own model."""
         there = stage.present
         shares = np.eye(len(there))
         among = stage.graph if there.all() else stage.graph.subgraph(there)
@@ -144,17 +144,17 @@ class Audit:
         spread, sensitivity = factored(np.ascontiguousarray(shares).tobytes(), len(shares))
         return self.privacy.multiplier(self.rounds) * sensitivity * np.linalg.norm(spread, axis=1)
 
-    # --- what would mend it -------------------------------------------------------------------------------------
+    # --- remedies -----------------------------------------------------------------------------------------------
 
     def by_strength(self) -> dict[str, int]:
-        """Devices that read what is one device's, under other strengths of the filter; {} if it has none."""
+        """The number of exposed devices at other strengths of the filter; {} if the rule has no filter."""
         if not isinstance(self.rule, GFedFilt) or not hasattr(self.rule.filter, "mu"):
             return {}
         rules = {f"mu={mu:g}": replace(self.rule, filter=with_strength(self.rule.filter, mu)) for mu in STRENGTHS}
         return {name: sum(one.exposed for one in replace(self, rule=rule).found()) for name, rule in rules.items()}
 
     def links(self) -> tuple[list[tuple[int, int]], int]:
-        """(links that, added one by one, leave fewest devices exposed, how many that are), in the last stage."""
+        """(links to add so that fewest devices are exposed, how many remain exposed), in the last stage."""
         stage, added = self.stages[-1], list[tuple[int, int]]()
         last = replace(self, stages=[stage], together=())
         for device in [one.device for one in last.found() if one.exposed][:MENDED]:
@@ -180,22 +180,22 @@ class Audit:
         return replace(self, stages=[stage._replace(graph=replace(stage.graph, adjacency=adjacency + new))])
 
     def least_others(self) -> tuple[int, int]:
-        """(the least privacy.least_others by which nobody is exposed, rows that it keeps back)."""
+        """(the smallest privacy.least_others with which nobody is exposed, the number of rows it withholds)."""
         found = self.found()
         least = max([2, *(int(one.others) + 1 for one in found if one.exposed)])
         return least, sum(0 < one.others < least for one in found)
 
     @property
     def sums_neighbours(self) -> bool:
-        """Whether a device reads the sum of its neighbours' models, knowing no more of the graph than its own links."""
+        """Whether a device that knows only its own links can read the sum of its neighbours' models."""
         return isinstance(self.rule, GFedFilt) and isinstance(self.rule.filter, Tikhonov)
 
     def noise(self) -> float:
-        """The noise multiplier by which all rounds stay within `TARGET`."""
+        """The noise multiplier with which all rounds stay within `TARGET`."""
         return noise_for(TARGET, self.rounds, self.privacy.delta)
 
     def epsilon(self) -> float | None:
-        """What privacy.noise promises about all rows of all rounds; None if nothing."""
+        """The epsilon that privacy.noise guarantees for all rows of all rounds; None without a guarantee."""
         return _finite(self.privacy.spent(self.privacy.multiplier(self.rounds), self.rounds))
 
 
@@ -204,7 +204,7 @@ def _finite(value: float) -> float | None:
 
 
 def _reads(error: float, shares: Array, device: int, other: int) -> bool:
-    """Whether a device reads another's personal model; one that all share, by design, is not personal."""
+    """Whether a device reads another's personal model; a model that all share by design is not personal."""
     return error < EXACT and bool(np.abs(shares[device] - shares[other]).max() > EXACT)
 
 
@@ -213,7 +213,7 @@ def _rank(one: Found) -> tuple[bool, float]:
 
 
 def _near(stage: Stage, device: int) -> list[int]:
-    """Devices to which a link might be added: in few hops first, then in its room, then nearest, then by number."""
+    """Candidates for a new link: first those few hops away, then in the same room, then nearest, then by number."""
     graph = stage.graph
     linked = {device, *graph.adjacency[[device]].indices.tolist()}
     second = {end for near in linked - {device} for end in graph.adjacency[[near]].indices.tolist()}
@@ -229,14 +229,14 @@ def _near(stage: Stage, device: int) -> list[int]:
     return sorted((end for end in there if end not in linked), key=order)[:CANDIDATES]
 
 
-# --- of what --------------------------------------------------------------------------------------------------------
+# --- what is audited ------------------------------------------------------------------------------------------------
 
 
 def audit(path: Path, overrides: Sequence[str] = (), together: Sequence[int] = ()) -> Audit:
-    """The audit of an experiment file, with overrides, or of a run folder."""
+    """Audit an experiment file, with overrides, or a run folder."""
     made = _of_run(Records(path)) if path.is_dir() else _of_experiment(load(path, overrides))
     if path.is_dir() and overrides:
-        raise ValueError(f"{path} is a run folder, whose config stands: overrides need an experiment file")
+        raise ValueError(f"overrides need an experiment file, but {path} is a run folder, whose config is fixed")
     count = made.stages[0].graph.count
     for device in together:
         if not 0 <= device < count:
@@ -246,7 +246,7 @@ def audit(path: Path, overrides: Sequence[str] = (), together: Sequence[int] = (
 
 def _of_experiment(config: Config) -> Audit:
     if config.graph.learned:
-        raise ValueError("this graph is learned from the devices' first updates: run the experiment, audit its folder")
+        raise ValueError("this graph is learned from first updates: run the experiment, then audit its folder")
     graph = with_newcomers(config.graph.graph(config.seed), config.events)
     timeline = Timeline(config.events, graph, config.rounds)
     stages = [Stage(m.round, m.graph, m.present, np.ones(graph.count)) for m in timeline.moments]
@@ -256,12 +256,12 @@ def _of_experiment(config: Config) -> Audit:
 def _of_run(run: Records) -> Audit:
     graph = run.graph
     if graph is None:
-        raise ValueError(f"{run.folder} holds no run whose graph is known")
+        raise ValueError(f"{run.folder} must hold a run with a known graph")
     stages: dict[Any, Stage] = {}
     for number in [line["round"] for line in run.rounds] or [1]:
         now, held = run.moment(number), run.weights(number if run.rounds else None)
         weights = np.ones(graph.count) if held is None or len(held) != graph.count else held
-        if now is not None and weights[now.present].any():  # fewer hide each other where some did not take part
+        if now is not None and weights[now.present].any():  # if some did not take part, fewer hide each other
             stages.setdefault((now.round, (weights > 0).tobytes()), Stage(number, now.graph, now.present, weights))
     if not stages:
         raise ValueError(f"{run.folder} has no round in which a device took part")

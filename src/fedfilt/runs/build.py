@@ -1,4 +1,4 @@
-"""All that a config stands for, ready to play. Building a run never trains; learning a graph is a step of its own."""
+"""Everything a config describes, ready to run. Building a run never trains; learning a graph is a separate step."""
 
 import logging
 from collections.abc import Iterator
@@ -49,11 +49,11 @@ log = logging.getLogger("fedfilt")
 
 
 class Run:
-    """All that a config stands for: graph, data, model, start and engine.
+    """Everything a config describes: graph, data, model, first models and engine.
 
-    A graph that is learned from the devices' first updates lacks that part until `learn_graph` is called.
-    `sealed` is a run on the edge server of a deployment, which holds rows that it cannot read (`privacy.blind`).
-    Data, graph and model may be given; then what the config says of them does not count.
+    A graph that is learned from the devices' first updates is incomplete until `learn_graph` is called.
+    `sealed` means a run on the edge server of a deployment that holds rows it cannot read (`privacy.blind`).
+    Data, graph and model may be passed in; they replace what the config says.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class Run:
         config.privacy.check(config.graph.learned)
         _check_found(config)
         self.config, self.sealed = config, sealed and config.privacy.blind
-        self.links = config.graph  # with what was decided by halves of the samples, once the graph is learned
-        self.simulated: Path | None = None  # where simulated devices keep what is theirs; None: nowhere for long
-        self.noise_seed: int = config.seed  # real devices know the seed: see `secret_seed`
-        # Without devices that are new to it: see `Event`
+        self.links = config.graph  # including what halves of the samples decided, once the graph is learned
+        self.simulated: Path | None = None  # where simulated devices keep their data; None: only in memory
+        self.noise_seed: int = config.seed  # a secret one on real devices, which know the seed: see `secret_seed`
+        # Without devices that join later: see `Event`
         self.begun: Graph = config.graph.graph(config.seed) if graph is None else graph
         self.graph = with_newcomers(self.begun, config.events)
         self.learned = graph is not None or not config.graph.learned
         data = dealt(config, self.graph, store) if data is None else data
         if data.count != self.graph.count:
-            raise ValueError(f"graph must have one device per part of the data, {data.count}, got {self.graph.count}")
+            raise ValueError(f"graph must have {data.count} devices, one per part of the data, got {self.graph.count}")
         self.data: FederatedData = data
         _check_kinds(data)
         start = int(generator(config.seed, Key.START).integers(2**62))
@@ -85,7 +85,7 @@ class Run:
         self.trainer, *unlike = trainers_of(data, self.model, config.training)
         self.trainers: tuple[Trainer, ...] = tuple(unlike) or (self.trainer,) * data.count  # of every device
         if is_own(config) and self.trainer.goal.kind != "labels":
-            raise ValueError(f"devices with data of their own learn labels, got training.loss = {config.training.loss}")
+            raise ValueError(f"training.loss must suit labels if devices have own data, got {config.training.loss}")
         self.layout = self.trainer.layout
         self._check_client()
         self._begin = Trainer.start if model is None else Trainer.given, start if model is None else config.seed
@@ -94,24 +94,24 @@ class Run:
         if is_own(config):  # the edge server does not know how many samples a device has
             if config.participation.weights != "equal":
                 raise ValueError(
-                    "participation.weights must be 'equal' for devices with data of their own: the edge server does "
-                    f"not know their numbers of samples; got {config.participation.weights!r}"
+                    "participation.weights must be 'equal' for devices with own data, because the edge server does not "
+                    f"know how many samples they have; got {config.participation.weights!r}"
                 )
             if config.weights != "trained":
                 raise ValueError(
-                    "weights must be 'trained' for devices with data of their own: the edge server does not know how "
-                    f"many samples they hold; got {config.weights!r}"
+                    "weights must be 'trained' for devices with own data, because the edge server does not know how "
+                    f"many samples they have; got {config.weights!r}"
                 )
             held = np.full(data.count, config.samples.train_range[1])
         blind, width = config.privacy.blind, len(self._first)
         whole = isinstance(config.scheduler, Everything) and config.scheduler.density == 1
-        self.cut = Cut(config.seed, width, 1 if whole else min(PIECES, width))  # of rows that the server cannot read
+        self.cut = Cut(config.seed, width, 1 if whole else min(PIECES, width))  # for rows that the server cannot read
         self.most_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(width)
-        usual = self.layout.size if seldom(config.client) else width  # numbers that are sent in most rounds
+        usual = self.layout.size if seldom(config.client) else width  # how many numbers are sent in most rounds
         self.update_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(usual)
         first, rng = held[: self.begun.count], generator(config.seed, Key.DEVICES)
         drawn: Hardware = config.devices.draw(first, self.update_bytes, rng)
-        self.extra = partial(extra, config.client)  # (round, rounds) -> epochs beyond those that are planned
+        self.extra = partial(extra, config.client)  # (round, rounds) -> epochs beyond the planned ones
         self.begun_hardware = replace(drawn, cycles_per_sample=drawn.cycles_per_sample * passes(config.client))
         self.hardware = self.begun_hardware
         if data.count > self.begun.count:
@@ -127,7 +127,7 @@ class Run:
             self.aggregator = Blind(config.aggregator, self.cut, self.sealed)
 
     def _check_client(self) -> None:
-        """Refuse a client that cannot train this model, and a rule that remembers where none can."""
+        """Refuse a client that cannot train this model, and a rule with memory where that is impossible."""
         client, rule = self.config.client, self.config.aggregator
         if check := getattr(client, "check", None):
             check(self.layout)
@@ -139,14 +139,14 @@ class Run:
         if belongs != "fedavg" and named != belongs:
             if seldom(client):
                 raise ValueError(f"the client {type(client).__name__} needs aggregator = {belongs!r}, got {rule}")
-            log.warning("the client %s belongs to the rule %s, got %s", type(client).__name__, belongs, rule)
+            log.warning("the client %s is meant for the rule %s, got %s", type(client).__name__, belongs, rule)
         if isinstance(client, FedDynClient) and isinstance(rule, FedDyn) and client.alpha != rule.alpha:
             raise ValueError(
                 f"client.alpha and aggregator.alpha of FedDyn must be the same, got {client.alpha:g} and "
                 f"{rule.alpha:g}; --rules feddyn:alpha=0.1 sets both"
             )
         by_kind = self.data.kinds is not None and self.config.kinds.mix != "all"
-        needed = getattr(rule, "travels", None)  # with models, in the rows that the rule knows how to read
+        needed = getattr(rule, "travels", None)  # travels with models, in rows that the rule can read
         if needed is not None and (by_kind or travels(client) != needed):
             raise ValueError(
                 f"the rule {named} needs rows of the client {rule.client} with the same options, and "
@@ -166,23 +166,21 @@ class Run:
         check_joins(rule, self.config.events)
 
     def _check_blind(self) -> None:
-        """Refuse what a server that cannot look cannot do."""
+        """Refuse what a blind server cannot do."""
         config = self.config
         plans = config.scheduler(self.hardware.at(config.seed, 1), self.update_bytes).plans
         low = min((plan.density for plan in plans if plan.epochs), default=1.0)
         reasons = {
             f"needs a density of at least 1/{self.cut.count}, got {low:g}": low * self.cut.count < 1 - 1e-9,
-            "sends values of 8 bytes at places of its own: sparsifier must be top_k, with half = false": (
+            "sends 8-byte values at positions it chooses: sparsifier must be top_k, with half = false": (
                 not isinstance(config.sparsifier, TopK) or config.sparsifier.half
             ),
             f"needs at most {MOST} devices": self.graph.count > MOST,
             "cannot learn a graph from the devices' updates: choose another graph": config.graph.learned,
             'mixes all layers alike: kinds need kinds.mix = "all"': self.data.kinds and config.kinds.mix != "all",
-            "tests what devices have mixed, not what they have trained: evaluation.trained must be false": (
-                config.evaluation.trained
-            ),
+            "tests mixed models, not trained ones: evaluation.trained must be false": (config.evaluation.trained),
             "cannot test models: evaluation.validation must be 0": self.sealed and config.evaluation.validation,
-            'cannot make a first model of other models: a device must join with start = "own"': any(
+            'cannot make a first model from other models: devices must join with start = "own"': any(
                 event.join and event.start != "own" for event in config.events
             ),
         }
@@ -193,28 +191,28 @@ class Run:
 
     @property
     def guard(self) -> Guard:
-        """What bounds one device's influence on the others."""
+        """Limits on one device's influence on the others."""
         return self.config.privacy.guard(self.config.guard)
 
     def check_here(self) -> None:
-        """Refuse to train here on what only the devices have."""
+        """Refuse to train here if only the devices have the data."""
         if self.data.elsewhere:
             raise ValueError(
-                "the samples are on the devices: deploy this experiment (fedfilt deploy write), or name the devices' "
-                "folders on this machine with data.folders"
+                "the samples are on the devices: deploy this experiment (fedfilt deploy write), or set data.folders to "
+                "the devices' folders on this machine"
             )
 
     def _place_devices(self, graph: Graph) -> None:
-        """Take a graph for the run's own: with the kinds of its devices, and the events that happen on it."""
+        """Use a graph for the run, with the kinds of its devices and the events that happen on it."""
         self.begun, graph = graph, with_newcomers(graph, self.config.events)
         self.graph = graph if self.data.kinds is None else replace(graph, kinds=self.data.kinds)
         self.events = Timeline(self.config.events, self.graph, self.config.rounds) if self.config.events else None
         self.script = self.config.participation.script(self.events, self.graph.count)
 
     def learn_graph(self, engine: Engine | None = None, kept: Path | None = None) -> None:
-        """Train every device for one epoch from the same model and link those that learn alike, if the config says so.
+        """Train every device for one epoch from the same model and link those that learn alike, if so configured.
 
-        Does nothing a second time. Real devices train on their `engine`, once: their updates are in the file `kept`.
+        A second call does nothing. Real devices train on their `engine`, once; their updates are saved in `kept`.
         """
         if self.learned:
             return
@@ -234,17 +232,17 @@ class Run:
         return self.links.graph(self.config.seed, updates)
 
     def _halves(self, engine: Engine | None) -> Array:
-        """(2, K, B) what each device learns in one epoch of every other of its samples, and of the rest."""
+        """(2, K, B) what each device learns in one epoch on every second of its samples, and on the others."""
         if engine is not None:
             raise ValueError(
-                "graph.k = 0 needs the devices' samples here, to train on two halves of them; on real devices say how "
-                "many neighbours a device has"
+                "graph.k = 0 needs the devices' samples here, to train on two halves of them; with real devices, set "
+                "graph.k to the number of neighbours"
             )
         halves = [tuple(rows[first::2] for rows in self.data.train) for first in (0, 1)]
         return np.stack([self._first_updates(None, replace(self.data, train=rows)) for rows in halves])
 
     def _first_updates(self, engine: Engine | None, data: FederatedData | None = None) -> Array:
-        """(K, B) what each device of the first graph learns in one epoch; zeros for devices that do not answer."""
+        """(K, B) what each device of the first graph learns in one epoch; zeros for devices that do not reply."""
         config, models = self.config, self.start().models[: self.begun.count]
         if engine is None:
             self.check_here()
@@ -255,15 +253,17 @@ class Run:
             replies = list(running.train(jobs, np.inf))
             silent = [str(reply.device) for reply in replies if reply.absent or reply.late]
             if silent:
-                log.warning("no first update came from %s: the graph is learned without", ", ".join(silent))
+                log.warning("no first update arrived from %s: the graph is learned without them", ", ".join(silent))
             replies = [reply for reply in replies if str(reply.device) not in silent]
             rows = Updates.stack(replies, *models.shape).rows[:, : self.layout.size]
             unlike = len(set(self.trainers)) > 1
-            return rows[:, self.layout.slots[1].stop :] if unlike else rows  # encoders of unlike inputs are not alike
+            return (
+                rows[:, self.layout.slots[1].stop :] if unlike else rows
+            )  # encoders of different inputs cannot be compared
 
     @contextmanager
     def experiment(self, engine: Engine | None = None) -> Iterator[Experiment]:
-        """The experiment on a running engine: the one given, or its own."""
+        """The experiment on a running engine: the given one, or one of its own."""
         if not self.learned:
             raise ValueError("this graph is learned from the devices' first updates: call learn_graph() first")
         config = self.config
@@ -293,13 +293,13 @@ class Run:
             )
 
     def _script(self) -> Script | None:
-        """What the rounds are played with: events, who is drawn, protected rows, a graph that is found again."""
+        """The script of the rounds: events, participation, protected rows, a graph that is found again."""
         script = self.config.privacy.script(self.script, self.noise_seed, self.config.rounds)
         every = self.links.every
         return Finding(every, self._found, self.layout.size, script) if every else script
 
     def engine(self, **more: Any) -> Any:
-        """A new engine of the kind that the config names; `more` is what it alone knows."""
+        """A new engine of the configured kind; `more` has arguments for that kind only."""
         config, place = self.config, self.config.engine
         kind = _parts.find("engines", place.name)
         if "grid" not in more:
@@ -314,9 +314,9 @@ class Run:
         return kind(self.data, self.model, *how, **more)
 
     def decided(self, state: State, engine: Engine) -> Array:
-        """(K, B) the models that devices decide with; of real devices, the rows that they were given.
+        """(K, B) the models that devices decide with; for real devices, the rows they received.
 
-        (K, n, B) where the answers of several are averaged.
+        (K, n, B) if the answers of several models are averaged.
         """
         known = getattr(engine, "personal", None)
         found: Array = state.models[:, : self.layout.size] if known is None or self.sealed else known(state)
@@ -324,15 +324,15 @@ class Run:
 
     @cached_property
     def flops_per_sample(self) -> int:
-        """Floating-point operations of training on one sample: multiplications and additions, forward and backward.
+        """Floating-point operations to train on one sample: multiplications and additions, forward and backward.
 
-        Where kinds of devices have encoders, the mean over devices.
+        If kinds of devices have encoders, this is the mean over devices.
         """
         found = {trainer: trainer.flops(*self.data.examples) for trainer in dict.fromkeys(self.trainers)}
         return round(sum(found[trainer] for trainer in self.trainers) / len(self.trainers))
 
     def start(self) -> State:
-        """Before round 1: every device has the same model, but for its kind's encoder."""
+        """The state before round 1: every device has the same model, except for its kind's encoder."""
         if self.sealed:  # nobody has sent anything yet
             return State(0, np.zeros((self.graph.count, self.cut.sealed_width), np.uint64))
         if len(kinds := dict.fromkeys(self.trainers)) == 1:
@@ -341,7 +341,7 @@ class Run:
         return State(0, np.stack([rows[trainer] for trainer in self.trainers]))
 
     def _first_of(self, trainer: Trainer) -> Array:
-        """The row that a device starts with: its model, and zeros for what travels with that."""
+        """The row that a device starts with: its model, and zeros for what travels with it."""
         make, seed = self._begin
         row = make(trainer, seed)
         return np.concatenate([row, *(np.zeros_like(row) for _ in travels(self.config.client))])
@@ -357,24 +357,24 @@ class Run:
 
 
 def _check_found(config: Config) -> None:
-    """Refuse what does not go together with a graph that is found again and again."""
+    """Refuse what cannot be combined with a graph that is found again every few rounds."""
     reasons = {"events": config.events, "[privacy], which protects rows of a known graph": config.privacy.guards_rows}
     for words, wrong in reasons.items():
         if wrong and config.graph.every:
-            raise ValueError(f"graph.every = {config.graph.every} does not go together with {words}: set it to 0")
+            raise ValueError(f"graph.every = {config.graph.every} cannot be combined with {words}: set it to 0")
 
 
 def dealt(config: Config, graph: Graph, store: Store | None = None) -> FederatedData:
-    """The samples of a config, dealt to the devices of its graph; of those that they have themselves, what is known."""
+    """A config's samples, dealt to the devices of its graph; for devices with own data, what is known about them."""
     share = config.evaluation.validation
     if is_own(config):
         found: FederatedData = config.data.federated(graph.count)
         if share and found.elsewhere:
-            raise ValueError("evaluation.validation needs samples that are here, these are on the devices")
+            raise ValueError("evaluation.validation needs the samples here, but these are on the devices")
         if share and share != config.data.validation_share:
             raise ValueError(
-                f"evaluation.validation must be data.validation_share, {config.data.validation_share:g}, where devices "
-                f"have data of their own, got {share:g}"
+                f"evaluation.validation must equal data.validation_share = {config.data.validation_share:g} if devices "
+                f"have own data, got {share:g}"
             )
         return found
     rooms = np.zeros(graph.count, int) if graph.rooms is None else graph.rooms
@@ -382,19 +382,19 @@ def dealt(config: Config, graph: Graph, store: Store | None = None) -> Federated
     data: FederatedData = config.partition(samples, rooms, config.samples, generator(config.seed, Key.PARTITION))
     if samples.shapes is not None and data.shapes is None:
         raise ValueError(
-            f"devices of {samples.name} have inputs of unlike shapes, which stay with them: partition.name must be "
+            f"devices of {samples.name} have inputs of different shapes, which stay with them: partition.name must be "
             f"'wearers', got {_parts.name_of(config.partition, 'partitions')!r}"
         )
     return held_out(data, share, generator(config.seed, Key.VALIDATION)) if share else data
 
 
 def is_own(config: Config) -> bool:
-    """Whether every device has samples of its own, instead of being dealt some."""
+    """Whether every device has its own samples instead of being dealt some."""
     return hasattr(config.data, "federated")
 
 
 def known(run: Run) -> Table:
-    """What a device must know of an experiment, by part; only what is not at its default."""
+    """What a device must know about an experiment, by part; only what differs from the defaults."""
     config = run.config
     table = config.table(changed=True)
     data: Table = {"shape": list(run.data.x.shape[1:]), "classes": outputs_for(config.training, run.data)}
@@ -417,23 +417,23 @@ def known(run: Run) -> Table:
 
 
 def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:
-    """The model of a config for such samples; see `fedfilt.training.trainer.model_named`."""
+    """A config's model for these samples; see `fedfilt.training.trainer.model_named`."""
     shape = config.encoder.latent or tuple(data.x.shape[1:])
     made = model_named(config.model.name, config.model.options, shape, outputs_for(config.training, data), seed)
     return with_encoders(config, data, made)
 
 
 def with_encoders(config: Config, data: FederatedData, model: Any) -> Any:
-    """The model; behind an encoder, one for every device, if the config has some."""
+    """The model; if the config has encoders, a list with one model per device, behind its encoder."""
     if not config.encoder.latent:
         return model
     if data.kinds is not None and config.kinds.mix == "all":
-        raise ValueError('kinds.mix must be "trunk" or "alone" where kinds have encoders of their own, got "all"')
+        raise ValueError('kinds.mix must be "trunk" or "alone" if kinds have their own encoders, got "all"')
     return behind(config.encoder, model, data.shapes or [data.x.shape[1:]] * data.count)
 
 
 def _check_kinds(data: FederatedData) -> None:
-    """Refuse kinds of unlike inputs of which there is nothing to train an encoder on."""
+    """Refuse kinds of devices with different inputs and no samples to train an encoder on."""
     if data.shapes is None or data.elsewhere:
         return
     assert data.kinds is not None

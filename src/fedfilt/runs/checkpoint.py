@@ -1,4 +1,4 @@
-"""Save and resume the state of a run: always a whole, checked file, never a half-written one."""
+"""Save and resume the state of a run. A checkpoint is always a complete, checked file."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ from fedfilt.rounds.remembering import DEVICES, PREFIX
 from fedfilt.rounds.types import State
 
 VERSION = "2"
-MEMORY = "memory."  # begins the names of what `State.memory` holds
-CLIENT = "client."  # begins the names of what `State.clients` holds: client.DEVICE.NAME
-OLDER = "1"  # the same, but with a hash of the config that counted defaults too: `check_same` compares the configs
+MEMORY = "memory."  # prefix of entries in `State.memory`
+CLIENT = "client."  # prefix of entries in `State.clients`: client.DEVICE.NAME
+OLDER = "1"  # the same, but its config hash included defaults: `check_same` compares the configs
 
 
 class BadCheckpoint(ValueError):
@@ -44,7 +44,7 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
 
 
 def round_of(path: Path) -> int:
-    """The round of a checkpoint, 0 if there is none that can be read."""
+    """The round of a checkpoint; 0 if there is no readable one."""
     try:
         return int(_metadata(path.read_bytes())["round"])
     except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error):
@@ -52,9 +52,9 @@ def round_of(path: Path) -> int:
 
 
 def load_state(path: Path, config_hashes: Collection[str], first: State) -> tuple[State, str]:
-    """(a state read back, the hash of its config, one of those given); anything wrong with it is named.
+    """(the state, the hash of its config, which must be one of those given); errors say what is wrong.
 
-    Devices that the state does not know yet, as they are new, have the rows of the `first` state.
+    New devices, which the state does not know yet, get their rows from the `first` state.
     """
     try:
         content = path.read_bytes()
@@ -66,7 +66,7 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
     except (SafetensorError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise BadCheckpoint(f"{path} is damaged ({error}); delete it to start the run again") from error
     if metadata.get("version") not in (VERSION, OLDER):
-        raise BadCheckpoint(f"{path} is of format {metadata.get('version')}, this version reads {VERSION}")
+        raise BadCheckpoint(f"{path} has format {metadata.get('version')}; this version reads {VERSION}")
     if metadata["version"] == VERSION and metadata.get("config") not in config_hashes:
         now = ", ".join(config_hashes)
         raise BadCheckpoint(f"{path} belongs to another config ({metadata.get('config')}, now {now})")
@@ -78,21 +78,21 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
             wanted = first.models.shape
             raise BadCheckpoint(f"{path} holds {array.dtype} models of shape {array.shape}, wanted {kind} of {wanted}")
     if state.accepted is not None and (state.accepted.shape != (rows,) or state.accepted.dtype != np.int64):
-        raise BadCheckpoint(f"{path} must say of {rows} devices what was accepted, got {state.accepted.shape}")
+        raise BadCheckpoint(f"{path} must hold what was accepted from {rows} devices, got {state.accepted.shape}")
     for name, array in state.memory.items():
         if name.startswith(PREFIX):
             fits = not name.startswith(DEVICES) or array.shape[:1] == (rows,)
         else:
             fits = array.shape in ((), (rows,), (rows, size), (rows, rows))
         if not fits:
-            raise BadCheckpoint(f"{path} must hold {name} of {rows} devices, got the shape {array.shape}")
+            raise BadCheckpoint(f"{path} must hold {name} for {rows} devices, got shape {array.shape}")
     if any(not 0 <= device < rows for device in state.clients):
-        raise BadCheckpoint(f"{path} must hold what clients of {rows} devices keep, got {sorted(state.clients)}")
+        raise BadCheckpoint(f"{path} must hold the clients' data of {rows} devices, got {sorted(state.clients)}")
     return _with_new_rows(state, first), metadata.get("config", "")
 
 
 def _of_clients(state: State) -> dict[str, Array]:
-    """What the clients of devices keep, by name in a checkpoint."""
+    """What clients keep on devices, by name in the checkpoint."""
     found = (
         (f"{CLIENT}{device}.{name}", array) for device, kept in state.clients.items() for name, array in kept.items()
     )
@@ -100,7 +100,7 @@ def _of_clients(state: State) -> dict[str, Array]:
 
 
 def _clients(tensors: Mapping[str, Array]) -> dict[int, dict[str, Array]]:
-    """What `_of_clients` wrote."""
+    """Read what `_of_clients` wrote."""
     found: dict[int, dict[str, Array]] = {}
     for key in sorted(key for key in tensors if key.startswith(CLIENT)):
         device, _, name = key.removeprefix(CLIENT).partition(".")
@@ -109,7 +109,7 @@ def _clients(tensors: Mapping[str, Array]) -> dict[int, dict[str, Array]]:
 
 
 def _with_new_rows(state: State, first: State) -> State:
-    """The state with rows for devices that are new: the first model, nothing unsent, nothing accepted."""
+    """The state with rows for new devices: the first model, nothing unsent, nothing accepted."""
     new = len(first.models) - len(state.models)
     if not new:
         return state
@@ -121,7 +121,7 @@ def _with_new_rows(state: State, first: State) -> State:
 
 
 def _longer(name: str, array: Array, models: Array) -> Array:
-    """What is remembered of devices, with nothing of those that are new; of models, their first."""
+    """A remembered array with rows for new devices: their first models, or zeros for anything else."""
     if not array.shape or (name.startswith(PREFIX) and not name.startswith(DEVICES)):
         return array
     if name.startswith(DEVICES):
@@ -130,7 +130,7 @@ def _longer(name: str, array: Array, models: Array) -> Array:
 
 
 def _state_hash(state: State, metadata: Mapping[str, str]) -> str:
-    """sha256 of all that a checkpoint says."""
+    """sha256 of a checkpoint's content."""
     head = "|".join(metadata.get(key, "") for key in ("version", "round", "config"))
     rows = [models_hash(array) for array in (state.models, state.residuals, state.accepted) if array is not None]
     named = {**state.memory, **_of_clients(state)}
@@ -148,5 +148,5 @@ def _metadata(content: bytes) -> dict[str, Any]:
 
 
 def models_hash(models: Array) -> str:
-    """sha256 of all models: equal exactly when the bits are."""
+    """sha256 of all models: equal if and only if the bits are."""
     return hashlib.sha256(np.ascontiguousarray(models).data).hexdigest()

@@ -1,4 +1,4 @@
-"""Several runs side by side, as the folder of a comparison holds them."""
+"""Several runs side by side: the folder of a comparison."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedfilt.runs.records import Records, find_runs
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The runs of a folder: all of them together, or one after the other (`for run in comparison`)."""
+    """The runs in a folder, together or one by one (`for run in comparison`)."""
 
     folder: Path
     runs: tuple[Records, ...]
@@ -24,7 +24,7 @@ class Comparison:
         """The runs in a folder; ValueError if there is none."""
         runs = tuple(run for run in find_runs([folder]) if run.config)
         if not runs:
-            raise ValueError(f"{folder} holds no run: no config.toml in it, nor in folders in it")
+            raise ValueError(f"{folder} holds no run: there is no config.toml in it or in folders below it")
         return cls(Path(folder), runs)
 
     def __iter__(self) -> Iterator[Records]:
@@ -34,16 +34,16 @@ class Comparison:
         return len(self.runs)
 
     def history(self, devices: bool = False) -> Any:
-        """All rounds of all runs as a data frame: as `Records.history`, after the columns run, rule and seed."""
+        """All rounds of all runs as a data frame: columns run, rule and seed, then those of `Records.history`."""
         return frame_of(_told(run) | row for run in self.runs for row in rows_of(run.rounds, devices))
 
     def table(self) -> Any:
-        """The last tested round of every run as a data frame: a row per run, columns as in `history`."""
+        """The last tested round of every run as a data frame: one row per run, columns as in `history`."""
         tested = [(run, [line for line in run.rounds if line.get("mixed")]) for run in self.runs]
         return frame_of(_told(run) | row for run, lines in tested for row in rows_of(lines[-1:]))
 
     def plot(self, test: str = "local", against: str = "rounds") -> Any:
-        """Mean accuracy over devices, a curve per rule: a Plotly figure; see `Records.plot`."""
+        """Mean accuracy over devices as a Plotly figure with one curve per rule; see `Records.plot`."""
         return _parts.figure("accuracy")(self.runs, test, against)
 
     def __repr__(self) -> str:

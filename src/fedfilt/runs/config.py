@@ -1,6 +1,6 @@
 """An experiment in one TOML file: tables become dataclasses, unknown keys are errors, `key=value` overrides.
 
-Command line beats file beats default.
+The command line overrides the file, and the file overrides the defaults.
 """
 
 import copy
@@ -39,7 +39,7 @@ from fedfilt.topologies.paper import Paper
 from fedfilt.training.encoders import Encoder
 from fedfilt.training.sgd import Training
 
-# Tables whose `name` is a file of a folder, and the file taken if none is named. `filter` stands inside others.
+# Tables whose `name` is a file in a folder, and the default file. `filter` appears inside other tables.
 PARTS = {
     "data": ("datasets", "mnist"),
     "partition": ("partitions", "labels"),
@@ -53,13 +53,13 @@ PARTS = {
     "model": ("models", "paper_cnn"),
 }
 DEFAULTS = {part: default for part, (_, default) in PARTS.items()}
-# Defaults that were others in older versions, by (table, name): those of then do not count in a hash, those of now do
+# Defaults that older versions had instead, by (table, name): the old ones do not count in a hash, the new ones do
 EARLIER = {("graph", "distance"): {"reach": 6.0}}
-ADDED = ("client",)  # parts that older versions did not have: at their default they do not count in a hash
-# Options that stay when another part is named: they say what the place is, not how its devices are linked
+ADDED = ("client",)  # parts that older versions did not have: their defaults do not count in a hash
+# Options that stay when another part is named: they describe the place, not how its devices are linked
 KEPT = {"graph": ("rooms", "devices", "building", "laplacian", "shuffle", "control")}
-PLACE = ("engine", "checkpoint")  # tables that say where and how a run is made, not what comes of it
-# Keys that [graph] had, whatever its name, in files of versions before topologies were parts
+PLACE = ("engine", "checkpoint")  # tables that say where and how a run is made, without affecting its result
+# Keys that [graph] had, whatever its name, before topologies were parts
 OLD_GRAPHS = ("paper", "distance", "nearest", "rooms", "complete", "empty", "edges", "homes")
 OLD_GRAPH: Table = {
     "rooms": 4,
@@ -109,14 +109,14 @@ class Config:
         check_choice("weights", self.weights, WEIGHTS)
 
     def table(self, changed: bool = False) -> Table:
-        """The resolved experiment as a table: every key with its value, or only keys that are not at their default."""
+        """The resolved experiment as a table: every key, or only keys that differ from their defaults."""
         return _table_of(self, only_changed=changed)
 
     def hash(self) -> str:
         """Hash of everything that affects the result; workers and checkpoint interval do not.
 
-        A key at its default does not count, so that an experiment keeps its hash when another version adds keys. All of
-        a guard counts, and nothing of one that is off: what older versions made was made without.
+        A key at its default does not count, so that an experiment keeps its hash when a version adds keys. A guard
+        counts with all its keys, or not at all if it is off, because older versions had none.
         """
         return hash_of(self.counted())
 
@@ -139,7 +139,7 @@ class Config:
 
 
 def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of a table and what they stand for; the name of a part stands for its table."""
+    """Dotted keys of a table with their values; the name of a part may replace its table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{key}.")
@@ -148,17 +148,17 @@ def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def hash_of(counted: Table) -> str:
-    """The hash of an experiment, from the table of the keys that count; see `Config.hash`."""
+    """The hash of an experiment, from the table of keys that count; see `Config.hash`."""
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def load(
     path: str | Path | None, overrides: Iterable[str] | Mapping[str, Any] = (), trust_code: bool = False
 ) -> Config:
-    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides; in Python, a table of them.
+    """Read an experiment file (None: all defaults) and apply `dotted.key=value` overrides or, in Python, a table.
 
-    A file that names code as module:Class is refused unless its reader says `trust_code`, or has said --trust-code of
-    this very file before. Code that an override names needs no such word: whoever gives it has written it.
+    A file that names code as module:Class is refused unless `trust_code` is set, or the user has trusted this very file
+    before. Code that an override names is trusted: whoever passes it has written it.
     """
     content = b"" if path is None else _content(Path(path))
     changes = _changes(overrides)
@@ -183,8 +183,8 @@ def config_of(
 ) -> Config:
     """The experiment of a config, a table or a file (None: all defaults), with some keys changed.
 
-    A change names a key of the experiment, with dots for one inside a table; a table of changes changes only the keys
-    that it has. As on the command line, another name of a part clears the options of the part that it replaces.
+    A change names a key of the experiment, with dots for a key inside a table; a table changes only the keys it has. As
+    on the command line, naming another part clears the options of the part it replaces.
 
     >>> config_of({"rounds": 5}, {"seed": 3, "aggregator": {"filter": {"mu": 10}}, "engine.workers": 1}).seed
     3
@@ -200,14 +200,14 @@ def config_of(
 
 
 def _changes(overrides: Iterable[str] | Mapping[str, Any]) -> list[tuple[list[str], Any]]:
-    """Overrides as the steps of a key and its value, each."""
+    """Overrides, each as the steps of its key and its value."""
     if isinstance(overrides, Mapping):
         return [step for key, value in overrides.items() for step in _steps(key.split("."), value)]
     return [parsed(text) for text in overrides]
 
 
 def _steps(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:
-    """A change as the changes of single keys; the name of a part may stand for its table."""
+    """A change as changes of single keys; the name of a part may replace its table."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _steps([*path, str(key)], inner)
@@ -220,14 +220,14 @@ def _names_a_part(path: Sequence[str], value: Any) -> bool:
 
 
 def _changed(table: Table, changes: Iterable[tuple[list[str], Any]]) -> Table:
-    """The table with some keys changed. Names first, outer before inner: another clears the options of the old part."""
+    """The table with some keys changed. Names come first, outer before inner: they clear options of the old part."""
     for steps, value in sorted(changes, key=lambda one: (one[0][-1] != "name", (one[0][-1] == "name") * len(one[0]))):
         _override(table, steps, value)
     return table
 
 
 def load_begun(path: Path, config: Config) -> Config:
-    """Read the experiment of a run folder, as it was begun; it may name no code but what another, trusted one names."""
+    """Read the experiment a run folder was started with; it may name only code that the trusted `config` names."""
     table = _parsed_file(path, _content(path))
     if other := code_in(table) - code_in(config.table()):
         raise ValueError(f"{path} names other code, {', '.join(sorted(other))}")
@@ -238,7 +238,7 @@ def _content(path: Path) -> bytes:
     try:
         return read(path, MOST_TOML, links=True)
     except FileNotFoundError:
-        raise ValueError(f"no experiment file {path}") from None
+        raise ValueError(f"there is no experiment file {path}") from None
     except OSError as error:
         if path.is_dir():
             raise ValueError(_folder_given(path)) from None
@@ -246,10 +246,10 @@ def _content(path: Path) -> bytes:
 
 
 def _folder_given(path: Path) -> str:
-    """What to name instead of a folder where an experiment file belongs."""
+    """Tells what to use instead of a folder where an experiment file is expected."""
     if (path / "config.toml").exists():
         return (
-            f"{path} is the folder of a run. To go on with it: fedfilt run {path}/config.toml --out {path} --resume; "
+            f"{path} is the folder of a run. To resume it: fedfilt run {path}/config.toml --out {path} --resume; "
             f"to see it: fedfilt report {path}; to run it again: fedfilt run {path}/config.toml --out NEW_FOLDER"
         )
     found = sorted(one.name for one in path.glob("*.toml"))[:5]
@@ -264,13 +264,13 @@ def _parsed_file(path: str | Path | None, content: bytes) -> Table:
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
-    """Make an experiment of a table; see `load`."""
+    """Make an experiment from a table; see `load`."""
     filled = {**{name: {} for name in PARTS if name not in ("filter", "graph", "model")}, **table}
     return typing.cast(Config, _made(Config, filled, ""))
 
 
 def parsed(text: str) -> tuple[list[str], Any]:
-    """The steps of an override's key and its value; part=name is part.name=name.
+    """The steps of an override's key, and its value; part=name means part.name=name.
 
     >>> parsed("training.learning_rate=.1"), parsed("engine=flower")
     ((['training', 'learning_rate'], 0.1), (['engine', 'name'], 'flower'))
@@ -284,7 +284,7 @@ def parsed(text: str) -> tuple[list[str], Any]:
 
 
 def parsed_value(text: str) -> Any:
-    """A value as it is written on a command line: TOML, or a word.
+    """A value as written on the command line: TOML, or a single word.
 
     >>> parsed_value("1e-3"), parsed_value(".1"), parsed_value("flower")
     (0.001, 0.1, 'flower')
@@ -293,7 +293,7 @@ def parsed_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         word = text.strip()
-        return float(word) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", word) else word  # .1 and 1., which TOML has not
+        return float(word) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", word) else word  # .1 and 1., which are not TOML
 
 
 def _override(table: Table, path: Sequence[str], value: Any) -> None:
@@ -307,12 +307,12 @@ def _override(table: Table, path: Sequence[str], value: Any) -> None:
     if last == "name" and steps and steps[-1] in DEFAULTS and table.get("name", DEFAULTS[steps[-1]]) != value:
         kept = _kept(steps[-1], str(value))
         for option in [key for key in table if key not in kept]:
-            del table[option]  # the options of another part do not fit
+            del table[option]  # options of the old part do not fit
     table[last] = value
 
 
 def _kept(part: str, name: str) -> set[str]:
-    """Options of a part that stay when it is replaced by another, which has them too."""
+    """Options of a part that stay when another part, which has them too, replaces it."""
     if part not in KEPT:
         return set()
     try:
@@ -323,7 +323,7 @@ def _kept(part: str, name: str) -> set[str]:
 
 
 def _made(kind: type, table: Any, path: str) -> Any:
-    """An instance of a dataclass from a table, checked key by key."""
+    """An instance of a dataclass, made from a table and checked key by key."""
     where = path or "the experiment"
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {table!r}")
@@ -371,7 +371,7 @@ def _value(key: str, hint: Any, value: Any, path: str) -> Any:
 
 
 def _named(value: Any, path: str) -> Table:
-    """The table of a part; its name may stand for it."""
+    """The table of a part, which may be given as just its name."""
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value, Mapping):
@@ -380,7 +380,7 @@ def _named(value: Any, path: str) -> Table:
 
 
 def graph_table(table: Table, path: str = "graph") -> GraphTable:
-    """The table [graph]: options of its topology, and those of any graph."""
+    """The table [graph]: the options of its topology, and those of every graph."""
     name = table.get("name", DEFAULTS["graph"])
     kind = _part("graph", name)
     own, common = _options(kind), set(_options(GraphTable)) - {"topology"}
@@ -396,7 +396,7 @@ def graph_table(table: Table, path: str = "graph") -> GraphTable:
 
 
 def current(table: Mapping[str, Any]) -> Table:
-    """A config's table as this version writes it; one that cannot be read, or names code of its own, stays as it is."""
+    """A config's table as this version writes it; unchanged if it cannot be read or names outside code."""
     try:
         return dict(table) if code_in(table) else from_table(unguarded(table)).table()
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
@@ -404,7 +404,7 @@ def current(table: Mapping[str, Any]) -> Table:
 
 
 def unguarded(table: Mapping[str, Any]) -> Table:
-    """The table of a run folder: what has no [guard] is of a version that had none."""
+    """The table of a run folder: one without [guard] comes from a version that had no guard."""
     return {"guard": {"on": False}, **table}
 
 
@@ -414,7 +414,7 @@ def _part(key: str, name: Any) -> type:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """A value that fits a hint, with whole numbers as floats where floats are meant and lists as tuples."""
+    """A value converted to fit a hint: whole numbers become floats, and lists become tuples, where needed."""
     if hint is float:
         return float(value)
     if isinstance(value, list | tuple):
@@ -428,7 +428,7 @@ def _converted(value: Any, hint: Any) -> Any:
 
 @cache
 def _options(kind: type) -> dict[str, Any]:
-    """Options of a part with their types: the fields of a dataclass, or the arguments of a constructor."""
+    """Options of a part with their types: the fields of a dataclass, or a constructor's arguments."""
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
@@ -438,7 +438,7 @@ def _options(kind: type) -> dict[str, Any]:
 
 
 def lists_of(kind: type) -> dict[str, Any]:
-    """Options of a part that are lists, with the types of what is in them."""
+    """Options of a part that are lists, with the types of their entries."""
     hints = {name: hint for name, hint in _options(kind).items() if typing.get_origin(hint) is tuple}
     return {name: typing.get_args(hint)[0] for name, hint in hints.items()}
 
@@ -454,7 +454,7 @@ def _fits(value: Any, hint: Any) -> bool:
         if inner[-1] is Ellipsis:
             return isinstance(value, list | tuple) and all(_fits(v, inner[0]) for v in value)
         return isinstance(value, list | tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
-    if hint is float:  # a whole number may be too large for one
+    if hint is float:  # a whole number may be too large for a float
         return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
@@ -471,7 +471,7 @@ def _words(hint: Any) -> str:
 
 
 def _table_of(value: Any, part: str = "", only_changed: bool = False) -> Any:
-    """The table from which a value was made, or only what differs from the defaults; None, which TOML lacks, is out."""
+    """The table a value was made from, or only what differs from defaults; without None, which TOML lacks."""
     if isinstance(value, ModelTable):
         plain = inspect.signature(_parts.find("models", value.name)).parameters if only_changed else {}
         changed = {

@@ -1,4 +1,4 @@
-"""Train personal models on your own data in one call."""
+"""Train personal models on your own data with one call."""
 
 import copy
 import inspect
@@ -49,9 +49,9 @@ from fedfilt.training.trainer import Trainer
 if TYPE_CHECKING:
     from torch import nn
 
-HOLDOUT = 0.2  # share of each device's samples that test it, where no test is given
+HOLDOUT = 0.2  # share of each device's samples held out to test it if no test is given
 FAR = Guard().cap  # a parameter beyond ± so much has diverged
-LOST = -float(np.log(np.finfo(np.float32).tiny))  # so has a cross-entropy by which float32 knows of no chance at all
+LOST = -float(np.log(np.finfo(np.float32).tiny))  # so has a cross-entropy at which the probability is zero in float32
 
 log = logging.getLogger("fedfilt")
 
@@ -60,7 +60,7 @@ log = logging.getLogger("fedfilt")
 class Fitted:
     """Personal models, one row per device, and how training went."""
 
-    rows: Array  # (K, B), or (K, n, B) where the answers of several models are averaged
+    rows: Array  # (K, B), or (K, n, B) if the answers of several models are averaged
     records: list[Record]
     run: Run
     state: State  # after the last round
@@ -68,27 +68,27 @@ class Fitted:
 
     @property
     def data(self) -> FederatedData:
-        """What every device was trained on and tested with."""
+        """What each device was trained and tested on."""
         return self.run.data
 
     @property
     def trainer(self) -> Trainer:
-        """What trains, tests and asks rows."""
+        """The trainer, which trains and tests models given as rows, and asks them for answers."""
         return self.run.trainer
 
     def model(self, device: int) -> "nn.Module":
-        """A device's own model as a torch module, ready to use."""
+        """A device's own model as a torch module, ready for use."""
         check_count("device", device, low=0, high=len(self.rows) - 1)
         if self.rows.ndim == 3:
             many = self.rows.shape[1]
-            raise ValueError(f"device {device} averages the answers of {many} models: ask predict, or look at rows")
+            raise ValueError(f"device {device} averages the answers of {many} models: use predict() or rows instead")
         trainer = self.run.trainers[device]
         module = copy.deepcopy(trainer.module)
         module.load_state_dict(_torch.state_dict(trainer.layout, self.rows[device]))
         return module.eval()
 
     def predict(self, device: int, inputs: Any) -> Array:
-        """(n, outputs) what a device's own model says about inputs: probabilities of labels or choices, or numbers."""
+        """(n, outputs) the answers of a device's own model: probabilities of labels or choices, or numbers."""
         check_count("device", device, low=0, high=len(self.rows) - 1)
         several = self.data.x.dtype.names is not None
         return self.run.trainers[device].predict(
@@ -97,22 +97,22 @@ class Fitted:
 
     @property
     def score(self) -> dict[str, Any]:
-        """Last test: the score of every device on its own ("local") and on everybody's ("global") test.
+        """The last test: the score of every device on its own ("local") and on everybody's ("global") test.
 
-        It is the accuracy, or whatever fits the loss; `fitted.trainer.goal.metric` says which, and if less is better.
-        Never on samples that a device was trained on: `tested` says on which.
+        The score is accuracy, or whatever fits the loss: `fitted.trainer.goal.metric` says which, and whether less is
+        better. Devices are never tested on their training samples; `tested` says what they are tested on.
         """
         if not self.tested:
-            raise ValueError("nothing was held out (holdout=0) and no test was given: there is no score")
+            raise ValueError("there is no score: nothing was held out (holdout=0) and no test was given")
         tests = next(record.mixed for record in reversed(self.records) if record.mixed is not None)
         found = summary(tests, self.data, self.trainer.goal)
         return {name: np.array(part["devices"], float) for name, part in found.items()}
 
     @property
     def accuracy(self) -> dict[str, Any]:
-        """`score`, where that is the accuracy."""
+        """`score`, if that is the accuracy."""
         if (metric := self.trainer.goal.metric.key) != "accuracy":
-            raise ValueError(f"these models are judged by {metric}, not by accuracy: ask for score")
+            raise ValueError(f"these models are judged by {metric}, not by accuracy: use score")
         return self.score
 
     def history(self, devices: bool = False) -> Any:
@@ -126,17 +126,16 @@ class Fitted:
             return Records(place, "fit").plot(test, against)
 
     def save(self, folder: str | Path) -> Records:
-        """Write a run folder, which `fedfilt report` and `fedfilt dashboard` open, and give its records.
+        """Write a run folder for `fedfilt report` and `fedfilt dashboard`, and return its records.
 
-        It holds the models, the graph, the metrics and what the config can say; not your samples, so it cannot be run
-        again from there.
+        It holds the models, the graph, the metrics and the settings, but not your samples, so it cannot be run again.
         """
         keep(self.run, Path(folder), self.state, self.rows, self._lines, self._table)
         return Records(folder)
 
     @property
     def _model(self) -> Any:
-        """The model as it was given."""
+        """The model as it was passed in."""
         return self.run.model[0].model if isinstance(self.run.model, tuple) else self.run.model
 
     @cached_property
@@ -149,7 +148,7 @@ class Fitted:
 
     @property
     def _table(self) -> Table:
-        """What config.toml says: of data, graph, model and rule what can be said of those that were given."""
+        """The content of config.toml, as far as it can describe the given data, graph, model and rule."""
         run, table = self.run, self.run.config.table()
         rule, model = run.config.aggregator, self._model
         table["data"] = {
@@ -216,30 +215,30 @@ def fit(
     participation: Participation | float = 1.0,
     progress: bool | None = None,
 ) -> Fitted:
-    """Train a personal copy of `model` for every device of `graph` on its own (inputs, targets).
+    """Train a personal copy of `model` for every device in `graph` on the device's own (inputs, targets).
 
-    `model` is any torch module, from whose weights all devices start; or a model of `fedfilt.models`, which needs no
-    torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 before it sees them. `graph` is a Graph, a
+    `model` is any torch module, and all devices start from its weights; or it is a model of `fedfilt.models`, which
+    needs no torch and starts from the seed. Inputs of type uint8 are scaled to 0..1 first. `graph` is a Graph, a
     networkx graph, an adjacency matrix or a list of links (i, j); see `Graph.of`.
 
-    Without a test, the share `holdout` of each device's samples, drawn from the seed, tests it and does not train it;
-    with holdout=0 all samples train and there is no score. With a global test alone, the local test is the device's
-    own labels in it.
+    Without a test, a share `holdout` of each device's samples, drawn from the seed, is kept for testing; with
+    holdout=0, all samples are for training and there is no score. With a global test alone, the local test of a device
+    is the part with its own labels.
 
-    `optimizer` is sgd, adam or adamw, which begin anew in every round.
-    `loss` is cross_entropy, smoothed, mse, mae, bce, or your own function of (outputs, targets) in torch. `metric` is
-    the score that is shown, if not the usual one of that loss: a name, or your own function of (targets, outputs) that
-    gives a number for each sample.
-    `encoder` says what comes before the model where devices have inputs of unlike shapes; the model is then one of
-    `fedfilt.models`, for inputs of the shape `encoder.latent`.
-    `client` is what a device does in a round, such as `Ditto()` of `fedfilt.clients`; `rows` are then the models that
+    `optimizer` is sgd, adam or adamw; it starts afresh in every round.
+    `loss` is cross_entropy, smoothed, mse, mae, bce, or your own torch function of (outputs, targets). `metric` is the
+    score to show, if not the usual one for that loss: a name, or your own function of (targets, outputs) that returns
+    a number for each sample.
+    `encoder` describes the layers before the model if devices have inputs of different shapes; the model is then one
+    of `fedfilt.models` and takes inputs of the shape `encoder.latent`.
+    `client` is what a device does in a round, such as `Ditto()` from `fedfilt.clients`; `rows` are then the models that
     devices decide with.
 
-    `events` say which devices come, go or move, and when. `guard` bounds what one device does to others (None: nothing
-    does); `privacy` says what a device's row may tell about others. `participation` is the share of the devices that
-    take part in a round, or a `fedfilt.Participation`. `workers` > 1 trains in so many processes (0: one per core),
-    with the same result; a script that does so needs `if __name__ == "__main__":`. A `progress` bar is shown in a
-    terminal or a notebook, unless it is True or False.
+    `events` list devices that come, go or move, and when. `guard` limits what one device can do to others (None: no
+    limits); `privacy` limits what a device's row reveals about others. `participation` is the share of devices that
+    take part in a round, or a `fedfilt.Participation`. `workers` > 1 trains in that many processes (0: one per core),
+    with the same result; a script that does so needs `if __name__ == "__main__":`. By default, a `progress` bar is
+    shown in a terminal or a notebook; True and False decide explicitly.
 
     >>> from fedfilt.models import Logistic
     >>> inputs, labels = np.eye(4, dtype=np.float32), [0, 1, 0, 1]
@@ -256,7 +255,7 @@ def fit(
     )
     graph = Graph.of(graph, data.count)
     if data.count != graph.count:
-        raise ValueError(f"graph must have one device per entry of train, {data.count}, got {graph.count}")
+        raise ValueError(f"graph must have {data.count} devices, one per entry of train, got {graph.count}")
     drawing = participation if isinstance(participation, Participation) else Participation(participation)
     config = Config(
         seed=seed,
@@ -299,7 +298,7 @@ def fit(
 def _split(
     data: FederatedData, local_test: Any, global_test: Any, holdout: float, seed: int
 ) -> tuple[FederatedData, str]:
-    """(the data with tests that nobody is trained on, what they are in words)."""
+    """(the data with tests that no device is trained on, a description of these tests)."""
     if local_test is not None:
         return data, "the tests that were given"
     if global_test is not None:
@@ -310,9 +309,9 @@ def _split(
 
 
 def _check_sane(run: Run, rows: Array, records: Sequence[Record]) -> None:
-    """Refuse to give as a result what has diverged, though it is still finite.
+    """Refuse to return models that have diverged, even if they are still finite.
 
-    Where steps are far too long, losses jump between nothing and thousands: their mean over the second half tells.
+    If steps are far too long, losses jump between zero and thousands: their mean over the second half shows it.
     """
     largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
     losses = np.stack([record.losses for record in records[len(records) // 2 :]])
@@ -324,13 +323,13 @@ def _check_sane(run: Run, rows: Array, records: Sequence[Record]) -> None:
     device = int(loss.argmax()) if lost.any() else int(largest.argmax())
     raise Diverged(
         f"device {device} {DIVERGED} {len(records)}: its parameters reach {largest[device]:.3g}, its training loss is "
-        f"{loss[device]:.3g}; lower learning_rate ({run.config.training.learning_rate:g}), or look for numbers of "
-        "another scale in its samples"
+        f"{loss[device]:.3g}; lower learning_rate ({run.config.training.learning_rate:g}), or check the scale of its "
+        "samples"
     )
 
 
 def _check_rule(rule: Any) -> None:
-    """A rule is called with models, updates and graph; a name, a class or a filter is not one."""
+    """Refuse what is not a rule, which takes models, updates and graph: a name, a class or a filter."""
     given = ("models", "updates", "graph", *(("state",) if remembers(rule) else ()))
     try:
         if isinstance(rule, type):

@@ -1,4 +1,4 @@
-"""The folder of a run: may it be written into, does it belong to this experiment, what is kept in it."""
+"""The folder of a run: whether it may be written, whether it belongs to this experiment, and what it holds."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ SECRET = 32  # bytes
 
 
 def check_folder(folder: Path, config: Config, resume: bool) -> None:
-    """Refuse to write into what is not a folder of this run, before anything in it is touched."""
+    """Before touching anything, refuse to write into a folder that is not this run's."""
     if (folder / "config.toml").exists():
         if not resume:
             raise ValueError(
@@ -37,14 +37,14 @@ def check_folder(folder: Path, config: Config, resume: bool) -> None:
 
 
 def _others(folder: Path) -> list[Path]:
-    """Files that a run killed at its very start does not leave behind."""
+    """Files other than those that a run killed at its very start leaves behind."""
     return [path for path in folder.iterdir() if path.name != "lock" or path.stat().st_size > 20]
 
 
 def check_same(config: Config, old: Path) -> None:
-    """Refuse to go on with another experiment than the one of the folder; it may have more rounds, or more events.
+    """Refuse to continue a folder with a different experiment; only more rounds or more events are allowed.
 
-    Whether new events are of rounds that are still to come is seen when the checkpoint is read.
+    Whether new events are in future rounds is checked when the checkpoint is read.
     """
     before = load_begun(old, config)
     config = as_begun(config, old)
@@ -53,7 +53,7 @@ def check_same(config: Config, old: Path) -> None:
         if rounds < config.rounds and config.privacy.epsilon:
             raise ValueError(
                 f"{old.parent} has spent privacy.epsilon = {config.privacy.epsilon:g} on {rounds} rounds; "
-                f"{config.rounds} need more noise from the first round on: choose another --out"
+                f"{config.rounds} rounds need more noise from the start: choose another --out"
             )
         return
     was, now = _flat(before.table()), _flat(config.table())
@@ -65,15 +65,15 @@ def check_same(config: Config, old: Path) -> None:
 
 
 def as_begun(config: Config, old: Path) -> Config:
-    """The experiment, without its guard if the folder was begun without one and none other than usual is asked for."""
+    """The experiment, without its guard if the folder started without one and the guard is the default one."""
     without = old.exists() and config.guard == Guard() and not load_begun(old, config).guard.on
     return replace(config, guard=Guard(on=False)) if without else config
 
 
 def earlier(config: Config) -> dict[str, Config]:
-    """By hash, the experiment and what it was before its last events were added, one by one."""
+    """The experiment, and what it was before its last events were added one by one, by hash."""
     table, versions = config.counted(), {}
-    for count in range(len(config.events), -1, -1):  # the hash of each, without making its whole table again
+    for count in range(len(config.events), -1, -1):  # the hash of each, without making the whole table again
         events = {"events": table["events"][:count]} if count else {}
         was = {key: value for key, value in table.items() if key != "events"} | events
         versions[hash_of(was)] = replace(config, events=config.events[:count])
@@ -109,7 +109,7 @@ def environment(run: Run) -> Table:
 
 
 def check_environment(folder: Path, now: Table) -> None:
-    """Refuse another graph, partition or hardware than before; warn of another version of what computes."""
+    """Refuse a different graph, partition or hardware than before; warn if the computing software has changed."""
     before = read_json(folder / "environment.json")
     for what in ("graph", "partition", "devices", "trace"):
         if before.get(f"{what}_hash") != now.get(f"{what}_hash"):
@@ -121,12 +121,12 @@ def check_environment(folder: Path, now: Table) -> None:
     ]
     if changed:
         logging.getLogger("fedfilt").warning(
-            f"{folder} goes on with {', '.join(changed)}: the last bits of its numbers may differ from then on"
+            f"{folder} continues with {', '.join(changed)}: the last bits of its numbers may differ from then on"
         )
 
 
 def secret_seed(path: Path) -> int:
-    """A seed that only the edge server knows, drawn once and kept: who knows the seed of noise can take it off."""
+    """A seed that only the edge server knows, drawn once and kept: with the seed, noise could be removed."""
     if not path.exists():
         write_atomically(path, secrets.token_bytes(SECRET), mode=0o600)
     content = path.read_bytes()
@@ -136,7 +136,7 @@ def secret_seed(path: Path) -> int:
 
 
 def devices_csv(run: Run, tests: dict[str, Any]) -> str:
-    """The table devices.csv: room, samples, labels (as far as they are known here) and scores of every device."""
+    """The table devices.csv: room, samples, labels (as far as known here) and scores of every device."""
     table, metric = io.StringIO(), run.trainer.goal.metric.key
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["device", "room", "samples", "labels", f"local_{metric}", f"global_{metric}"])

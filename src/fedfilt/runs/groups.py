@@ -1,4 +1,4 @@
-"""Which runs belong together: the seeds of one experiment and rule, and how far each has come."""
+"""Which runs belong together: the seeds of one experiment and rule, and how far each has got."""
 
 import json
 import re
@@ -14,12 +14,12 @@ SEED = re.compile(r"seed-\d+")  # the folder of a run in a comparison
 
 
 def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
-    """Runs that differ in nothing but the seed, by their label; with a folder where that is not enough."""
+    """Runs that differ only in the seed, by their label, with the folder if labels are not unique."""
     alike: dict[str, list[Records]] = {}
     for run in runs:
         key = run.experiment
         if any(run.seed == other.seed for other in alike.get(key, [])):
-            key += str(run.folder)  # the same run again is not another seed
+            key += str(run.folder)  # a copy of a run is not another seed
         alike.setdefault(key, []).append(run)
     names = [found[0].label for found in alike.values()]
     unlike = [
@@ -30,7 +30,7 @@ def groups(runs: Iterable[Records]) -> dict[str, list[Records]]:
 
 
 def looks_of(alike: Mapping[str, Sequence[Records]]) -> dict[str, Look]:
-    """The looks of groups, or others where two have one: they may be of experiments that were not seen together."""
+    """The looks of groups, replaced if two share one: their experiments may not have been looked at together."""
     own = {name: group[0].look for name, group in alike.items()}
     if len({found.colour for found in own.values()}) == len(own):
         return own
@@ -38,7 +38,7 @@ def looks_of(alike: Mapping[str, Sequence[Records]]) -> dict[str, Look]:
 
 
 def experiments(runs: Iterable[Records]) -> dict[str, list[Records]]:
-    """Runs by the name of their experiment, the newest first: the folder of a comparison, or a run with its seeds."""
+    """Runs by the name of their experiment, newest first: the folder of a comparison, or a run with its seeds."""
     found: dict[Path, list[Records]] = {}
     for run in runs:
         found.setdefault(_experiment(run), []).append(run)
@@ -48,7 +48,7 @@ def experiments(runs: Iterable[Records]) -> dict[str, list[Records]]:
 
 
 def _experiment(run: Records) -> Path:
-    """The folder above those of the seed, the rule and the values of a sweep; runs/NAME-seed-3 is of runs/NAME."""
+    """The folder above those of seed, rule and sweep values; runs/NAME-seed-3 belongs to runs/NAME."""
     place = run.folder
     if not SEED.fullmatch(place.name):
         return place.with_name(re.sub(r"(?<=.)-seed-\d+$", "", place.name)) if place.name else place
@@ -58,7 +58,7 @@ def _experiment(run: Records) -> Path:
 
 
 def differences(runs: Iterable[Records]) -> dict[str, list[Any]]:
-    """The keys in which the configs of runs differ, other than the rule and the seed, with the value of each run."""
+    """The keys in which the configs of runs differ, except rule and seed, with the value of each run."""
     return besides([run.resolved for run in runs])
 
 
@@ -71,11 +71,11 @@ def crossed(runs: Sequence[Records]) -> bool:
 
 
 def furthest(runs: Sequence[Records], test: str) -> list[Records]:
-    """Of the seeds of a rule, those that have been tested in the latest round that any has: one may still train."""
+    """The seeds of a rule that have been tested in the latest round of any: some may still train."""
     reached = [run.tested(test)[-1]["round"] if run.tested(test) else 0 for run in runs]
     return [run for run, last in zip(runs, reached, strict=True) if last and last == max(reached)]
 
 
 def seeds_of(some: Sequence[Records], of: Sequence[Records]) -> str:
-    """How many seeds: "3 seeds", or "2 of 3 seeds" where others have not come as far."""
+    """How many seeds: "3 seeds", or "2 of 3 seeds" if others have not got as far."""
     return f"{f'{len(some)} of ' * (len(some) < len(of))}{len(of)} seed{'s' * (len(of) > 1)}"

@@ -8,16 +8,16 @@ import numpy as np
 from fedfilt._brief import frame
 from fedfilt._types import Table
 
-STAGES = {"mixed": "", "trained": "trained_"}  # before a column's name: tests after mixing, and before
+STAGES = {"mixed": "", "trained": "trained_"}  # prefix of a column: tests after mixing, and before
 
 
 def rows_of(lines: Iterable[Table], devices: bool = False) -> Iterator[Table]:
-    """A row per line of metrics.jsonl; with `devices`, one per tested round and device.
+    """One row per line of metrics.jsonl; with `devices`, one per tested round and device.
 
-    Columns are keys of the line, with the names of the tables around them in front of what stands in `mixed` and
-    `trained`: round, seconds, loss, samples; local_mean, local_std, local_worst, ..., global_mean, ...; the same with
-    trained_ in front, if models were tested before mixing; latency, joules, bytes, ...; epsilon, ... with noise. Of
-    devices: round, device, local, global, trained_local, trained_global.
+    Columns are the keys of a line, and those inside `mixed` and `trained` with the names of the tables around them:
+    round, seconds, loss, samples; local_mean, local_std, local_worst, ..., global_mean, ...; the same with the prefix
+    trained_ if models were tested before mixing; latency, joules, bytes, ...; with noise, epsilon, ... With `devices`:
+    round, device, local, global, trained_local, trained_global.
 
     >>> lines = [{"round": 1, "time": {"bytes": 8}, "mixed": {"local": {"mean": 0.5, "devices": [0.25, 0.75]}}}]
     >>> list(rows_of(lines)), list(rows_of(lines, devices=True))[1]
@@ -39,14 +39,14 @@ def rows_of(lines: Iterable[Table], devices: bool = False) -> Iterator[Table]:
 
 
 def frame_of(rows: Iterable[Table]) -> Any:
-    """Rows as a data frame of pandas or polars; NaN where a row lacks a number."""
+    """Rows as a data frame of pandas or polars, with NaN for missing numbers."""
     kept = list(rows)
     names = dict.fromkeys(name for row in sorted(kept, key=len, reverse=True) for name in row)  # tested rounds have all
     return frame({name: _alike([row.get(name, np.nan) for row in kept]) for name in names})
 
 
 def _alike(values: list[Any]) -> list[Any]:
-    """The values of a column; all of them floats if one is, as polars wants them."""
+    """The values of a column; all floats if one is, as polars requires."""
     return [float(value) for value in values] if any(isinstance(value, float) for value in values) else values
 
 

@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl: how a record becomes one, what one must look like to be read, what all of them say."""
+"""The lines of metrics.jsonl: writing one from a record, checking one, and the result of all."""
 
 import json
 import math
@@ -16,22 +16,22 @@ from fedfilt.rounds.types import Record
 if TYPE_CHECKING:  # readers of lines need no torch
     from fedfilt.runs.build import Run
 
-MAIN = ("local", "global")  # tests by which methods are judged
+MAIN = ("local", "global")  # tests that judge methods
 TESTS = (*MAIN, "validation")
 COSTS = ("deadline", "latency", "desync", "flops", "joules", "bytes")
 NUMBERS = ("compute_seconds", "send_seconds", "idle_seconds", "joules", "data_fraction", "density")
 COUNTS = ("bytes", "samples", "epochs")
-MOST_DEVICES = 250_000  # of whom a line may speak
-MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl, where a run goes on
-MOST_NAME = 60  # characters of the name of a score
+MOST_DEVICES = 250_000  # most devices in a line
+MOST_LINES = 4 << 30  # bytes of a whole metrics.jsonl when a run continues
+MOST_NAME = 60  # characters in the name of a score
 SPENT = ("epsilon", "delta", "noise")
-# What the result keeps of a test; the paper's are of labels, a name and other scores of what is not the accuracy
+# What the result keeps of a test: the paper's scores for labels; a name and other scores if not the accuracy
 KEPT = ("mean", "std", "worst", "worst_device", "metric", "lower", "scores", "I_1", "I_2", "I_3", "I_4")
 LISTS = ("late", "rejected", "joined", "left", "moved", "away", "drawn")  # of devices
 
 
 def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
-    """A record as a line of metrics.jsonl; `before` is the line of the round before, None for the first."""
+    """A record as a line of metrics.jsonl; `before` is the previous round's line, None for the first."""
     line: Table = {
         "round": record.round,
         "seconds": round(record.seconds, 4),
@@ -63,7 +63,7 @@ def line_of(run: "Run", record: Record, before: Table | None = None) -> Table:
 
 
 def _loss(run: "Run", record: Record) -> float | None:
-    """The paper's objective Σ κ_i L_i over the devices that trained: weighted as the models are mixed."""
+    """The paper's objective Σ κ_i L_i over the devices that trained, with the weights used for mixing."""
     trained = np.isfinite(record.losses)
     counts = run.hardware.samples if run.config.weights == "held" else record.samples
     weights = np.where(trained & (record.samples > 0), counts, 0)
@@ -93,7 +93,7 @@ def _spent(run: "Run", record: Record, before: Table | None) -> Table:
 
 
 def _time(run: "Run", record: Record) -> Table:
-    """Simulated time, energy and bytes of a round, in all and per device."""
+    """Simulated time, energy and bytes of a round, in total and per device."""
     plans = record.schedule.plans
     arrivals = record.costs[:, :2].sum(axis=1)
     there = arrivals > 0
@@ -130,7 +130,7 @@ def _time(run: "Run", record: Record) -> Table:
 
 
 def read_lines(folder: Path) -> list[Table]:
-    """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+    """The lines of metrics.jsonl; a last line cut short by a crash is skipped."""
     path = folder / "metrics.jsonl"
     texts = read(path, MOST_LINES).decode().splitlines() if path.exists() else []
     found = []
@@ -144,7 +144,7 @@ def read_lines(folder: Path) -> list[Table]:
 
 
 def of_devices(line: Table, count: int) -> Table:
-    """A line that speaks of so many devices: those that were not there yet were away."""
+    """A line extended to `count` devices: those that had not joined yet were away."""
     if not (columns := line["time"]["devices"]) or len(columns["epochs"]) >= count:
         return line
     new = count - len(columns["epochs"])
@@ -160,13 +160,13 @@ def of_devices(line: Table, count: int) -> Table:
 
 
 def brief(line: Table) -> Table:
-    """What the result needs of a line: without what it says of every device, which a long run need not hold."""
+    """The part of a line that the result needs, without values per device, to save memory in long runs."""
     kept = {key: line[key] for key in ("round", "seconds", "samples", "mixed", "privacy") if key in line}
     return kept | {"time": {key: line["time"][key] for key in COSTS if key in line["time"]}}
 
 
 def result_of(played: list[Table]) -> Table:
-    """Of all lines: last and best round by mean score, local and global, and totals of simulated costs."""
+    """The result of all lines: the last round, the best by mean score (local and global), and total simulated costs."""
     result: Table = {}
     tested = [line for line in played if "mixed" in line]
     for test in TESTS:
@@ -193,7 +193,7 @@ def result_of(played: list[Table]) -> Table:
 
 
 def checked(line: Any) -> Table:
-    """The line, if all that is read of it is of its kind; else ValueError. Unknown keys are passed over.
+    """The line, if everything that is read from it has the right type; else ValueError. Unknown keys are ignored.
 
     >>> checked({"round": 3, "time": {"latency": 0.5}})["round"]
     3
@@ -231,7 +231,7 @@ def checked(line: Any) -> Table:
 
 
 def _columns(columns: Table) -> None:
-    """Per-device columns: numbers, all of one length."""
+    """Check columns per device: numbers, all of the same length."""
     lengths = set()
     for key in (*NUMBERS, *COUNTS, "outcome"):
         if columns.get(key) is not None:
@@ -244,7 +244,7 @@ def _columns(columns: Table) -> None:
 
 
 def _test(found: Table) -> None:
-    """Scores of a test."""
+    """Check the scores of a test."""
     _need(_number(found.get("mean")), "mean must be a number")
     metric = found.get("metric", "")
     word = isinstance(metric, str) and len(metric) <= MOST_NAME and (not metric or metric.isidentifier())

@@ -1,6 +1,6 @@
-"""The demo of the living home: real recordings replayed, rooms that vote, people who correct, rounds of training.
+"""The demo of the living home: replayed recordings, rooms that vote, people who correct, and rounds of training.
 
-Everything is as in a real home, but for the bus, which is in memory, and the clock, which runs faster.
+Everything is as in a real home, except that the bus is in memory and the clock runs faster.
 """
 
 import json
@@ -35,14 +35,14 @@ from fedfilt.training.kept import Kept, take
 from fedfilt.training.trainer import Trainer
 
 PEOPLE, HOMES = 4, 2
-LIVE = 0.6  # of a recording that is lived through; the rest is for the test
-CORRECTED = 4.0  # seconds that a correction is about: two or three windows of two seconds, one a second
-PASSES = 2  # times that everybody does all exercises, with a correction of each
-SPARE = 3.0  # seconds from the moment that a correction is about to the end of the exercise
+LIVE = 0.6  # share of a recording that is lived through; the rest is for the test
+CORRECTED = 4.0  # seconds that a correction covers: two or three windows of two seconds, one per second
+PASSES = 2  # times that everybody does all exercises, with one correction of each
+SPARE = 3.0  # seconds from the corrected moment to the end of the exercise
 PATIENCE = 10.0  # seconds that a person waits for the room to decide
-LAST = 60.0  # seconds, of the machine's, to keep the last corrections
-LATER = 30.0  # seconds that everybody goes on for after the last rounds, each with another exercise, uncorrected
-FRESH = Voting(fresh_seconds=60.0)  # of the home: three of a machine that may be busy
+LAST = 60.0  # seconds of the machine's clock to store the last corrections
+LATER = 30.0  # seconds that everybody continues after the last rounds, each with another exercise, uncorrected
+FRESH = Voting(fresh_seconds=60.0)  # home time: three seconds on a machine that may be busy
 FILTER = {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 1.0}}
 RULES: dict[str, Table | str] = {"G-Fedfilt": FILTER, "FedAvg": "fedavg", "personal": "local"}
 TRAINING = {"learning_rate": 0.02, "momentum": 0.9, "batch_size": 16}
@@ -51,29 +51,29 @@ Tell = Callable[[str], None]
 
 
 class Person(NamedTuple):
-    """Somebody with a watch on each arm, in a room of their own."""
+    """A person with a watch on each arm, in a room of their own."""
 
     home: str
     room: str
     devices: tuple[str, str]
     live: dict[str, Array]  # by device: (rows, channels), exercise after exercise
     labels: Array  # (rows,) what they do
-    test_x: Array  # (2, windows, channels, rows) what each watch saw of the same moments
+    test_x: Array  # (2, windows, channels, rows) the same moments as seen by each watch
     test_y: Array  # (windows,)
 
 
 def demo(
     out: Path, store: Store, speed: float = 20.0, rounds: int = 5, seed: int = 0, tell: Tell = print
 ) -> list[Table]:
-    """Live through the exercises of four people, and give the accuracy of devices and rooms after each pass, by rule.
+    """Live through the exercises of four people; returns the accuracy of devices and rooms after each pass, by rule.
 
-    The two watches of a person were recorded one after the other; here they are worn at once.
+    A person's two watches were recorded one after the other; here they are worn at the same time.
     """
     check_number("speed", speed, low=0, above=True)
     watch = Watch()
     recordings = watch.recordings(store)
     people = np.unique([one.person for one in recordings])
-    new = generator(seed, Key.PARTITION).permutation(people)[:PEOPLE]  # the same who are unseen by the partition
+    new = generator(seed, Key.PARTITION).permutation(people)[:PEOPLE]  # the same people that the partition holds out
     shape, labels = (6, watch.window), tuple(watch.labels)
     making = Making(shape, labels, watch.step, 50.0, validation_share=0.0, test_share=0.0)
     tell(f"a shared model from {len(people) - PEOPLE} other people (FedAvg) ...")
@@ -103,12 +103,12 @@ def demo(
 
 
 def _own(lines: list[Table]) -> dict[str, float]:
-    """By device, the accuracy of the model that it decides with."""
+    """The accuracy of the model that each device decides with."""
     return dict([line["devices"] for line in lines if line["rule"] == "G-Fedfilt"][-1])
 
 
 def _later(people: list[Person], making: Making) -> list[Person]:
-    """What everybody lives through after the last rounds, for equally long."""
+    """What everybody does after the last rounds, for equally long."""
     rows = [np.flatnonzero(person.labels == place % len(making.labels)) for place, person in enumerate(people)]
     length = min(int(LATER * making.rate), *map(len, rows))
     found = []
@@ -119,7 +119,7 @@ def _later(people: list[Person], making: Making) -> list[Person]:
 
 
 def _start(store: Store, seed: int, people: int) -> tuple[Array, Trainer]:
-    """The model that the others have learnt together, and what trains it."""
+    """The model that the other people have learnt together, and its trainer."""
     table = {
         "seed": seed,
         "rounds": 12,
@@ -139,7 +139,7 @@ def _start(store: Store, seed: int, people: int) -> tuple[Array, Trainer]:
 
 
 def _person(place: int, recordings: list[Recording], making: Making) -> Person:
-    """What a person lives through, and what is kept for the test, of both watches side by side."""
+    """What a person lives through and what is kept for the test, for both watches side by side."""
     sides = sorted({one.device for one in recordings})
     window = making.shape[1]
     live: list[list[Array]] = [[], []]
@@ -188,7 +188,7 @@ def _live(
         edges.append(Edge(member, clock, topics, making.labels, rooms, voting=FRESH, folder=folder))
     serving = [threading.Thread(target=edge.run, args=(stop,)) for edge in edges]
     threads, members = [], []
-    start = clock.now()  # of all recordings, and of what is said about them, however late a thread is
+    start = clock.now()  # for all recordings and corrections, however late a thread is
     for person in people:
         topics = Topics(person.home)
         times = np.arange(len(person.labels)) / making.rate
@@ -198,7 +198,7 @@ def _live(
             member = bus.member(last_will(topics, name))
             members.append(member)
             decider = Decider(folder, making, trainer, member, topics, name, person.room, clock)
-            decider.accuracy = accuracies[name]  # on what is kept for the test: all that it was told is for training
+            decider.accuracy = accuracies[name]  # on what is kept for the test: all corrections are for training
             decider.tell()
             source = Replay(str(folder / "live.npz"), at=start)
             threads.append(threading.Thread(target=decider.live, args=(stop, source)))
@@ -220,12 +220,12 @@ def _live(
 
 
 def _correct(person: Person, making: Making, bus: Memory, clock: Clock, topics: Topics, start: float) -> None:
-    """Be a person who says, once in each exercise, what they are doing: when the room has decided about that moment."""
+    """Play a person who names each exercise once, after the room has decided about that moment."""
     decided = [0.0]
     bus.subscribe(topics.state(person.room), lambda _, content: decided.append(room_state(content).at))
     for label, name in enumerate(making.labels):
         rows = np.flatnonzero(person.labels == label)
-        end = start + (rows[-1] + 1) / making.rate - SPARE  # near the end, when all of it was this exercise
+        end = start + (rows[-1] + 1) / making.rate - SPARE  # near the end, when the whole span is this exercise
         clock.sleep(end - clock.now())
         latest = clock.now() + PATIENCE
         while decided[-1] < end and clock.now() < latest:
@@ -234,7 +234,7 @@ def _correct(person: Person, making: Making, bus: Memory, clock: Clock, topics: 
 
 
 def _trained(out: Path, making: Making, aggregator: Table | str, start: Array, rounds: int, seed: int) -> Array:
-    """(K, B) the devices' models after rounds of training on what they were told, from the shared model."""
+    """(K, B) the devices' models after rounds of training on their corrections, starting from the shared model."""
     shape, labels = list(making.shape), list(making.labels)
     table = {
         "seed": seed,
@@ -256,9 +256,9 @@ def _trained(out: Path, making: Making, aggregator: Table | str, start: Array, r
 def _tested(
     people: list[Person], out: Path, trainer: Trainer, making: Making, models: Array, scaling: Scaling | None = None
 ) -> Table:
-    """Accuracy of devices, and of rooms, on what is kept for the test; with their own scaling, or a common one.
+    """Accuracy of devices and rooms on what is kept for the test, with their own scaling or a common one.
 
-    Rooms vote as on the edge server: devices count by the accuracy that they tell, which is this one.
+    Rooms vote as on the edge server: devices count by the accuracy they report, which is this one.
     """
     devices, rooms = {}, []
     for place, person in enumerate(people):
@@ -281,7 +281,7 @@ def _scaling(folder: Path, making: Making) -> Scaling:
 
 
 def _hand_out(people: list[Person], out: Path, trainer: Trainer, making: Making, models: Array, round: int) -> None:
-    """Give every device its own model to decide with."""
+    """Give each device its own model to decide with."""
     names = [name for person in people for name in person.devices]
     for row, name in zip(models, names, strict=True):
         folder = out / "devices" / name

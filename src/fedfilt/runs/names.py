@@ -1,4 +1,4 @@
-"""Runs told apart: the keys in which they differ, a name for each, and a look that no other has."""
+"""Telling runs apart: the keys in which they differ, a name for each, and a look of its own."""
 
 import colorsys
 import json
@@ -13,14 +13,14 @@ from fedfilt._types import Array, Table
 from fedfilt.runs.config import PLACE
 from fedfilt.runs.rules import Look, look
 
-RULE = ("aggregator", "client")  # tables of which the name of a rule speaks
+RULE = ("aggregator", "client")  # tables that the name of a rule describes
 LONGEST = 40  # letters of a value in a name
 
 # --- keys and names -----------------------------------------------------------------------------------------------
 
 
 def differing(tables: Sequence[Table]) -> dict[str, list[Any]]:
-    """The keys in which experiments differ, other than the seed and where they run: of each table its value or None.
+    """The keys in which experiments differ, except the seed and where they run, with each table's value or None.
 
     >>> differing([{"seed": 0, "training": {"learning_rate": 0.1}}, {"seed": 1, "training": {"learning_rate": 0.2}}])
     {'training.learning_rate': [0.1, 0.2]}
@@ -34,7 +34,7 @@ def differing(tables: Sequence[Table]) -> dict[str, list[Any]]:
 
 
 def besides(tables: Sequence[Table]) -> dict[str, list[Any]]:
-    """The keys in which experiments differ, other than the seed, where they run, and the rule."""
+    """The keys in which experiments differ, except the seed, where they run, and the rule."""
     return {key: values for key, values in differing(tables).items() if key.split(".")[0] not in RULE}
 
 
@@ -46,7 +46,7 @@ def labels(runs: Sequence[tuple[str, Table]]) -> list[str]:
     ['fedavg, learning_rate=0.01', 'mu=1, learning_rate=0.01', 'mu=1, learning_rate=0.1']
     """
     found = differing([table for _, table in runs])
-    # Another part first, then its options; what the rule's name may say already comes last
+    # Different parts first, then their options; keys that the rule's name may already describe come last
     order = sorted(found, key=lambda key: (key.split(".")[0] in RULE, not key.endswith(".name")))
     parts: list[tuple[str, ...]] = [(rule,) for rule, _ in runs]
     chosen: list[str] = []
@@ -62,7 +62,7 @@ def labels(runs: Sequence[tuple[str, Table]]) -> list[str]:
 
 
 def short(keys: Iterable[str]) -> dict[str, str]:
-    """Dotted keys by the last of their words that tell them apart.
+    """Dotted keys, shortened to the last words that distinguish them.
 
     >>> short(["data.name", "training.learning_rate", "client.weight", "scheduler.weight"])
     {'data.name': 'data', 'training.learning_rate': 'learning_rate', 'client.weight': 'client.weight', \
@@ -74,7 +74,7 @@ def short(keys: Iterable[str]) -> dict[str, str]:
 
 
 def rising(label: str) -> list[tuple[str, float]]:
-    """What to sort names by, so that values rise as numbers do.
+    """A sort key for names by which values rise like numbers.
 
     >>> sorted(["mu=1, rate=0.2", "mu=1, rate=1e-05", "mu=1, rate=0.05"], key=rising)
     ['mu=1, rate=1e-05', 'mu=1, rate=0.05', 'mu=1, rate=0.2']
@@ -84,7 +84,7 @@ def rising(label: str) -> list[tuple[str, float]]:
 
 
 def told(values: Sequence[Any]) -> str:
-    """The values that runs have of a key, each once.
+    """The values that runs have for a key, each once.
 
     >>> told([0.2, 0.05, 0.2, None])
     '0.05, 0.2, none'
@@ -103,7 +103,7 @@ def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _text(value: Any) -> str:
-    """A value as in a name; "" for a key that a run does not have."""
+    """A value as part of a name; "" for a key that a run does not have."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -119,15 +119,15 @@ TRIANGLES = tuple(f"triangle-{way}" for way in ("up", "down", "left", "right"))
 FILLED = ("circle", "square", "diamond", "cross", "x", *TRIANGLES, "pentagon", "hexagon", "star")
 ODD = ("hexagram", "star-square", "star-diamond", "hourglass", "bowtie", "diamond-tall", "diamond-wide", "octagon")
 SHAPES = (*FILLED, *ODD, *(f"{shape}-open" for shape in FILLED))
-APART = 16.0  # least distance of two colours in CIELAB
-PALEST = 76.0  # lightness in CIELAB of a colour that is still seen on white
+APART = 16.0  # least distance between two colours in CIELAB
+PALEST = 76.0  # CIELAB lightness of a colour that is still visible on white
 
 
 def looks(rules: Mapping[str, str]) -> dict[str, Look]:
-    """A look for every name, given the rule of each: the first of a rule has the rule's own, the others shades of it.
+    """A look for every name, given its rule: the first name of a rule gets the rule's look, the others get shades.
 
-    No two have one colour, and no two one mark, as long as there are marks. Where a rule occurs more than once, the
-    dash tells its runs apart.
+    No two share a colour, nor a mark as long as there are enough marks. If a rule occurs more than once, the dash tells
+    its runs apart.
 
     >>> found = looks({"mu=1, learning_rate=0.1": "mu=1", "mu=1, learning_rate=0.2": "mu=1"})
     >>> [one.dash for one in found.values()], len({one.colour for one in found.values()})
@@ -148,7 +148,7 @@ def looks(rules: Mapping[str, str]) -> dict[str, Look]:
 
 
 def _mark(own: str, dash: str, others: Sequence[Look]) -> str:
-    """The rule's own mark if nobody has it, else one that nobody has, or nobody with this dash."""
+    """The rule's own mark if it is free, else any free mark, else one that is free with this dash."""
     marks = {other.symbol for other in others}
     dashed = {other.symbol for other in others if other.dash == dash}
     free = (shape for taken in (marks, dashed) for shape in (own, *SHAPES) if shape not in taken)
@@ -156,7 +156,7 @@ def _mark(own: str, dash: str, others: Sequence[Look]) -> str:
 
 
 def _free(wanted: Sequence[str], taken: Sequence[Array]) -> str:
-    """The first wanted colour that can be told from those taken, else the one of many that is furthest from them."""
+    """The first wanted colour that differs enough from those taken, else one of many that is furthest from them."""
 
     def distance(colour: str) -> float:
         return min((float(np.linalg.norm(_lab(colour) - other)) for other in taken), default=np.inf)
@@ -166,7 +166,7 @@ def _free(wanted: Sequence[str], taken: Sequence[Array]) -> str:
 
 
 def _many() -> list[str]:
-    """Colours of all hues, in three lightnesses, that are seen on white."""
+    """Colours of all hues, in three lightnesses, that are visible on white."""
     found = []
     for hue, lightness, colourful in product(range(24), (0.28, 0.42, 0.58), (0.9, 0.45)):
         rgb = colorsys.hls_to_rgb(hue / 24, lightness, colourful)
@@ -175,12 +175,12 @@ def _many() -> list[str]:
 
 
 def _mixed(colour: str, other: int, share: float) -> str:
-    """A colour with a share of white (255) or black (0)."""
+    """A colour mixed with a share of white (255) or black (0)."""
     return "#" + "".join(f"{round((1 - share) * value + share * other):02X}" for value in bytes.fromhex(colour[1:]))
 
 
 def _lab(colour: str) -> Array:
-    """A colour in CIELAB, where distances are about those that people see."""
+    """A colour in CIELAB, where distances roughly match what people see."""
     rgb = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])

@@ -1,4 +1,4 @@
-"""Every number that a run has written down, as rows of one long table: what all exports are made from."""
+"""All numbers of a run as rows of one long table, from which every export is made."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -14,21 +14,21 @@ LONGEST = 60  # letters of a score's name
 
 
 class Number(NamedTuple):
-    """A number of a round: a score of a test, or what the round cost."""
+    """A number from a round: a score of a test, or a cost of the round."""
 
     run: str
     rule: str
     seed: int
     round: int
-    stage: str  # of the models that were tested: "mixed", or "trained" since; "" for what is not of a test
-    test: str  # "local" or "global"; "" for what is not of a test
+    stage: str  # of the tested models: "mixed" or "trained"; "" if not from a test
+    test: str  # "local" or "global"; "" if not from a test
     device: str  # its number; "mean", "std" or "worst" over devices; or "all"
     score: str  # accuracy, loss, bytes, compute_seconds, ...
     value: float
 
     @property
     def key(self) -> str:
-        """A name for the curve that it is a point of, in letters that everybody allows.
+        """A name for the curve that this is a point of, in letters that are allowed everywhere.
 
         >>> Number("a", "fedavg", 0, 3, "mixed", "local", "mean", "accuracy", 0.5).key
         'local/accuracy/mean'
@@ -41,7 +41,7 @@ class Number(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """A text of others as a name: letters, digits and a few signs that mean nothing to a file system or a parser.
+    """Foreign text as a name: letters, digits and a few signs with no meaning to a file system or parser.
 
     >>> plain("mu=10 seed 3"), plain("../../etc/passwd"), plain("")
     ('mu=10-seed-3', 'etc-passwd', '-')
@@ -51,9 +51,9 @@ def plain(text: str) -> str:
 
 
 def numbers(run: Records, devices: Collection[int] | None = None) -> Iterator[Number]:
-    """The numbers of a run, round by round; of single devices, only those of these `devices` (None: of all).
+    """The numbers of a run, round by round; for single devices, only for these `devices` (None: all).
 
-    Texts, lists of devices and confusion matrices are left out, and so is whatever is not a finite number.
+    Texts, lists of devices, confusion matrices and values that are not finite are left out.
     """
     about = run.name, run.rule, run.seed
     for known in run.rounds:
@@ -65,12 +65,12 @@ def numbers(run: Records, devices: Collection[int] | None = None) -> Iterator[Nu
 
 
 def moments(run: Records) -> dict[int, float]:
-    """When each round of a run ended, in seconds since 1970: the last when its line was written, the others before."""
+    """When each round of a run ended, in seconds since 1970, counted back from the time of the last line."""
     with suppress(OSError):
         end = (run.folder / LOG).lstat().st_mtime
         later = accumulate((float(known.get("seconds", 0)) for known in reversed(run.rounds)), initial=0.0)
         return {known["round"]: end - seconds for known, seconds in zip(reversed(run.rounds), later, strict=False)}
-    return {known["round"]: 0.0 for known in run.rounds}  # its folder has just been deleted
+    return {known["round"]: 0.0 for known in run.rounds}  # the folder has just been deleted
 
 
 def _found(line: Mapping[str, Any]) -> Iterator[tuple[str, str, int | str, str, Any]]:

@@ -1,4 +1,4 @@
-"""Differences between rules, seed by seed: with the same data, start and batches, what seeds have in common cancels."""
+"""Differences between rules, seed by seed: with the same data, first model and batches, shared effects cancel."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-SURE = 0.95  # how sure an interval of confidence is
+SURE = 0.95  # level of confidence intervals
 
 
 class Paired(NamedTuple):
-    """How a rule differs from another over the seeds that both have: the interval is NaN with one seed."""
+    """How a rule differs from another over the seeds that both have; the interval is NaN with one seed."""
 
     name: str
     seeds: list[int]
@@ -21,7 +21,7 @@ class Paired(NamedTuple):
 
 
 def paired(scores: Mapping[str, Mapping[int, float]], baseline: str) -> list[Paired]:
-    """Differences of every rule's scores, by seed, to those of a baseline: mean ± t(0.975, n - 1) s / √n.
+    """Differences of every rule's scores, by seed, from those of a baseline: mean ± t(0.975, n - 1) s / √n.
 
     >>> [row] = paired({"fedavg": {0: 0.8, 1: 0.7}, "mu=1": {0: 0.9, 1: 0.82}}, "fedavg")
     >>> row.name, round(row.mean, 3), round(row.low, 3), round(row.high, 3)
@@ -38,7 +38,7 @@ def paired(scores: Mapping[str, Mapping[int, float]], baseline: str) -> list[Pai
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The interval of confidence of a mean, after Student.
+    """The confidence interval of a mean, by Student's t.
 
     >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
     [-0.484, 4.484]

@@ -1,4 +1,4 @@
-"""A run in its folder, played round by round, saved so that it can be resumed and trusted."""
+"""Plays a run in its folder, round by round, saved so that it can be resumed and trusted."""
 
 import json
 import os
@@ -33,17 +33,17 @@ from fedfilt.training.kept import tensors_of
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that was asked to stop, by a file `stop` in its folder: it is checkpointed and can be resumed."""
+    """A run was asked to stop by a file `stop` in its folder; it has a checkpoint and can be resumed."""
 
 
 def play_in_folder(
     run: Run, folder: Path, resume: bool = False, engine: Engine | None = None
 ) -> Generator[Table, None, None]:
-    """Play a run in its folder and give each round's line; the folder is complete when this ends.
+    """Play a run in its folder and yield each round's line; the folder is complete when this ends.
 
-    A new run needs a new or empty folder; `resume` goes on from the last checkpoint, or starts if there is none. A
-    finished run is left as it is, unless it is to have more rounds: then it goes on from its last. An `engine` that is
-    running already with the same data, model and seed may be given.
+    A new run needs a new or empty folder; `resume` continues from the last checkpoint, or starts if there is none. A
+    finished run stays as it is, unless it is to have more rounds: then it continues from its last one. An `engine` that
+    is already running with the same data, model and seed may be passed in.
     """
     if engine is None:
         run.check_here()
@@ -52,9 +52,9 @@ def play_in_folder(
     folder.mkdir(parents=True, exist_ok=True)
     simulated = config.engine.name == "flower" and engine is None
     run.simulated = folder / "checkpoint" / "devices" if simulated else None
-    every = 1 if simulated else config.checkpoint.every  # what a device may forget must be safe with the server
+    every = 1 if simulated else config.checkpoint.every  # what a device may forget must be safe on the server
     with _room(folder), locked(folder):
-        real = run.config.engine.name == "flower" and engine is not None  # what real devices do is done once
+        real = run.config.engine.name == "flower" and engine is not None  # what real devices do happens only once
         run.learn_graph(engine if real else None, folder / "checkpoint" / "first_updates.safetensors" if real else None)
         state, played = _begin(run, folder)
         if real and config.privacy.guards_rows:
@@ -72,7 +72,7 @@ def play_in_folder(
                 nobody = state.round == config.rounds and _idle(played, line)
                 stop = (folder / STOP).exists() and state.round < config.rounds
                 if not nobody and (state.round % every == 0 or state.round == config.rounds or stop):
-                    os.fsync(log.fileno())  # the log must not fall behind the checkpoint
+                    os.fsync(log.fileno())  # the log must not lag behind the checkpoint
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
                 if nobody:
@@ -86,31 +86,31 @@ def play_in_folder(
 
 @contextmanager
 def _room(folder: Path) -> Iterator[None]:
-    """Say of a disk that is full what could not be written, and what was kept."""
+    """If the disk is full, report what could not be written and what was saved."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
         last = checkpoint.round_of(folder / "checkpoint" / "state.safetensors")
-        kept = f"{folder} is kept up to round {last}" if last else f"no round of {folder} was kept"
+        kept = f"{folder} is saved up to round {last}" if last else f"no round of {folder} was saved"
         raise ValueError(
             f"no room to write {error.filename or folder / 'metrics.jsonl'} ({error.strerror}); {kept}. When there is "
-            "room, go on with --resume"
+            "room again, continue with --resume"
         ) from error
 
 
 def _idle(played: list[Table], last: Table) -> str:
-    """In words, that nobody trained in the last round, since when, and why; nothing if somebody did."""
+    """If no device trained in the last round, a sentence on since when and why; otherwise ""."""
     before = next((line["round"] for line in reversed(played) if line.get("samples")), 0)
     if last["samples"] or (before and last.get("drawn") == []):
         return ""
     why = next(iter(last.get("absent", {}).values()), "nobody was asked to")
-    return f"no device trained since round {before} ({why}); go on with --resume when that is solved"
+    return f"no device has trained since round {before} ({why}); continue with --resume when that is solved"
 
 
 def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
-    """(the state to go on from, the lines of the rounds that led to it, in brief)."""
+    """(the state to continue from, the lines of the rounds that led to it, in brief)."""
     config, saved = run.config, folder / "checkpoint" / "state.safetensors"
     own, machine = folder / "config.toml", folder / "environment.json"
     now, rounds = environment(run), config.rounds
@@ -120,17 +120,17 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
     if machine.exists():
         check_environment(folder, now)
     state = _saved(run, saved, rounds) if saved.exists() else run.start()
-    if rounds < config.rounds:  # before config.toml says so: killed in between, the run can still go on
+    if rounds < config.rounds:  # before config.toml says so: if killed in between, the run can still continue
         if saved.exists():
             checkpoint.save_state(saved, state, config.hash())
-        (folder / "result.json").unlink(missing_ok=True)  # it is that of a shorter run
-    write_atomically(own, config.toml().encode())  # what has one can be resumed
+        (folder / "result.json").unlink(missing_ok=True)  # it belongs to a shorter run
+    write_atomically(own, config.toml().encode())  # a folder with one can be resumed
     if not machine.exists():
         write_atomically(machine, json.dumps(now, indent=1).encode())
     write_atomically(folder / "partition.json", run.data.to_json().encode())
     if (graph := graph_json(run.graph)) is not None:
         write_atomically(folder / "graph.json", graph.encode())
-    (folder / STOP).unlink(missing_ok=True)  # meant for a run that has ended since
+    (folder / STOP).unlink(missing_ok=True)  # meant for a run that has since ended
     (folder / "checkpoint").mkdir(exist_ok=True)
     kept = [of_devices(line, run.graph.count) for line in read_lines(folder) if line["round"] <= state.round]
     if len(kept) != state.round:
@@ -141,7 +141,7 @@ def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
 
 
 def _saved(run: Run, path: Path, rounds: int) -> State:
-    """The state of a checkpoint of a run of so many rounds, if all events added since are of later ones."""
+    """The state in the checkpoint of a run of `rounds` rounds, if all events added since are in later rounds."""
     versions = earlier(replace(run.config, rounds=rounds)) | earlier(run.config)
     state, wrote = checkpoint.load_state(path, versions, run.start())
     _check_kept(run, state, path)
@@ -153,9 +153,9 @@ def _saved(run: Run, path: Path, rounds: int) -> State:
 
 
 def keep(run: Run, folder: Path, state: State, models: Array, lines: list[Table], table: Table) -> None:
-    """Write down a run that was played without a folder, as if in one: to be read and shown, not to be resumed.
+    """Write a run that was played without a folder as a run folder: to be read and shown, not to be resumed.
 
-    `table` is what its config.toml says; `lines` are those of all its rounds.
+    `table` is the content of its config.toml; `lines` are those of all its rounds.
     """
     check_folder(folder, run.config, resume=False)
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,13 +177,13 @@ def tell(folder: Path, lines: list[Table], table: Table) -> None:
 
 
 def _check_kept(run: Run, state: State, path: Path) -> None:
-    """Refuse to go on without what clients keep: over Flower it is on the devices, else in the checkpoint."""
+    """Refuse to continue without what clients keep: with Flower it is on the devices, else in the checkpoint."""
     keeps = hasattr(run.config.client, "start") or run.config.training.optimizer_state == "kept"
     trained = state.accepted is not None and state.accepted.any()
     over_flower = run.config.engine.name == "flower"
     if keeps and trained and bool(state.clients) == over_flower:
         where, name = ("in the checkpoint", "local") if over_flower else ("on the devices", "flower")
-        raise ValueError(f"{path.parent.parent}: what its clients keep is {where}; go on with engine.name = {name!r}")
+        raise ValueError(f"{path.parent.parent}: its clients' data is {where}; continue with engine.name = {name!r}")
 
 
 def _finish(run: Run, folder: Path, state: State, models: Array, played: list[Table], config_hash: str) -> None:

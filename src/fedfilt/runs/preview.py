@@ -12,7 +12,7 @@ from fedfilt.system.hardware import heterogeneity
 
 
 def first_round(run: Run) -> dict[str, Any]:
-    """What the scheduler plans for the first round: per device settings, seconds, joules, outcome."""
+    """What the scheduler plans for the first round: each device's settings, seconds, joules and outcome."""
     size = run.update_bytes
     now = run.hardware.at(run.config.seed, 1)
     scheduler = run.config.scheduler

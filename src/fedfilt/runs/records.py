@@ -1,7 +1,7 @@
-"""What a run has written down, read while it grows: for reports, the dashboard and the figures.
+"""Reads what a run writes, while it grows, for reports, the dashboard and the figures.
 
-Nothing in a run folder is trusted or executed: files are parsed as TOML and JSON, unknown keys are passed over, what
-is missing or damaged becomes a note in plain words, and the next `refresh` sees when it has been repaired.
+Nothing in a run folder is trusted or executed: files are parsed as TOML and JSON, and unknown keys are ignored. What is
+missing or damaged becomes a note in plain words, which disappears when a later `refresh` finds it repaired.
 """
 
 import json
@@ -40,34 +40,34 @@ from fedfilt.training.goal import ACCURACY, Metric
 from fedfilt.training.goal import named as metric_named
 
 LOG = "metrics.jsonl"
-TAIL = 200  # bytes by which a file is known again
-LONGEST = 16 << 20  # bytes of a line: a round of 100,000 devices
-MOST_ROUNDS, MOST_BYTES = 200_000, 200 << 20  # lines of metrics.jsonl that are read, and their bytes
-MOST_EVENTS = 100_000  # that are shown
-MOST_DRAWN = 1500  # devices of a graph that is made again from a config
-MOST_SCRIPT, MOST_STEPS = 5000, 2_000_000  # events that are replayed, and those times devices
-DEPTH = 4  # folders in folders in which runs are looked for: NAME, of a sweep, RULE, seed-N
-MOST_FOLDERS = 20_000  # that are looked into
-# Lists of devices in a line of metrics.jsonl, and what has happened to those devices
+TAIL = 200  # bytes by which a file is recognised
+LONGEST = 16 << 20  # bytes in a line: a round of 100,000 devices
+MOST_ROUNDS, MOST_BYTES = 200_000, 200 << 20  # most lines of metrics.jsonl to read, and most bytes
+MOST_EVENTS = 100_000  # most events to show
+MOST_DRAWN = 1500  # most devices for which a graph is made again from a config
+MOST_SCRIPT, MOST_STEPS = 5000, 2_000_000  # most events to replay, and most events times devices
+DEPTH = 4  # levels of folders to search for runs: NAME, sweep, RULE, seed-N
+MOST_FOLDERS = 20_000  # most folders to search
+# Lists of devices in a line of metrics.jsonl, and what happened to those devices
 LISTED = {"late": "late", "rejected": "reject", "joined": "join", "left": "leave", "moved": "move"}
 
 
 class Records:
-    """A run as its folder tells it; `refresh` reads what is new.
+    """A run, read from its folder; `refresh` reads what is new.
 
-    `rounds` are the lines of metrics.jsonl without the columns per device, which `line(round)` reads when wanted.
+    `rounds` are the lines of metrics.jsonl without the columns per device, which `line(round)` reads on demand.
     """
 
     def __init__(self, folder: str | Path, name: str = "") -> None:
         self.folder = Path(folder)
         self.name = name or self.folder.name
-        self._label = ""  # this and the look as `named` found them among other runs
+        self._label = ""  # this and the look are set by `named`, among other runs
         self._look: Look | None = None
-        self.version = 0  # rises with every change
+        self.version = 0  # grows with every change
         self._lock = threading.RLock()
         self._stamps: dict[str, Any] = {}
         self._kept: dict[str, Table] = {"config.toml": {}, "environment.json": {}, "result.json": {}}
-        self._texts: dict[str, str] = {}  # file -> as it stands there
+        self._texts: dict[str, str] = {}  # file -> its content
         self._wrong: dict[str, str] = {}  # file -> what is wrong with it
         self._forget_log()
         self.status = ""
@@ -76,13 +76,13 @@ class Records:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Read what is new in the folder; True if anything is. Never fails for what it finds there."""
+        """Read what is new in the folder; True if anything is. Never fails, whatever it finds there."""
         with self._lock:
             changed = [self._read_table(name) for name in self._kept]
             changed += [self._read_log(), self._stamped("partition.json"), self._stamped("graph.json")]
             if changed[-1] or changed[-2] or changed[0]:
                 for name in ("experiment", "graph", "label_counts", "resolved", "timeline"):
-                    self.__dict__.pop(name, None)  # cached; read again when wanted
+                    self.__dict__.pop(name, None)  # cached; read again on demand
             status = self._find_status()
             changed.append(status != self.status)
             self.status = status
@@ -90,7 +90,7 @@ class Records:
             return any(changed)
 
     def _stamped(self, name: str) -> bool:
-        """Whether a file is another one than at the last look."""
+        """Whether a file has changed since the last look."""
         try:
             info = (self.folder / name).lstat()
             stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
@@ -125,21 +125,19 @@ class Records:
         self._places: dict[int, tuple[int, int]] = {}  # round -> where its line is
         self._offset = 0
         self._lines = 0
-        self._found: dict[int, Table] = {}  # round -> the links that were found in it
+        self._found: dict[int, Table] = {}  # round -> the links found in it
         self._tail = b""  # the last bytes before the offset
         self._inode: int | None = None
 
-        self._training: set[int] = (
-            set()
-        )  # devices that took part in the last round, or would have if they had been drawn
+        self._training: set[int] = set()  # devices that took part in the last round, or would have if drawn
 
     def _read_log(self) -> bool:
-        """Read the lines that are complete; one that is being written waits for the next time."""
+        """Read complete lines; a line still being written waits for the next time."""
         try:
             with regular(self.folder / LOG, links=False) as file:
                 info = os.fstat(file.fileno())
                 again = self._inode is not None and (info.st_ino != self._inode or not self._continues(file))
-                if again:  # the run was resumed: rounds after its checkpoint are played again
+                if again:  # the run was resumed: rounds after its checkpoint are repeated
                     self._forget_log()
                     self._wrong.pop(LOG, None)
                 self._inode = info.st_ino
@@ -148,32 +146,32 @@ class Records:
                 file.seek(self._offset)
                 return self._read_lines(file) or again
         except FileNotFoundError:
-            return False  # not there yet, or gone: what was read stays on show
+            return False  # not there yet, or gone: what was read stays visible
         except OSError as error:
             said = f"{LOG} cannot be read ({error.strerror})"
             new, self._wrong[LOG] = self._wrong.get(LOG) != said, said
             return new
 
     def _read_lines(self, file: IO[bytes]) -> bool:
-        """Take the lines from here on that are complete, as long as they are not too many."""
+        """Take complete lines from here on, as long as there are not too many."""
         before = self._lines
         while (raw := file.readline(LONGEST)).endswith(b"\n"):
             if self._lines >= MOST_ROUNDS or self._offset + len(raw) > MOST_BYTES:
-                self._wrong[LOG] = f"{LOG} is longer than what is read of it: {self._lines} rounds are shown"
+                self._wrong[LOG] = f"{LOG} is too long to be read to the end: {self._lines} rounds are shown"
                 break
             self._lines += 1
             try:
                 self._take(checked(json_of(raw)), self._offset, len(raw))
             except ValueError:
-                self._wrong[LOG] = f"{LOG} is damaged in line {self._lines}, which is left out"
+                self._wrong[LOG] = f"{LOG} is damaged in line {self._lines}, which is skipped"
             self._offset += len(raw)
             self._tail = (self._tail + raw)[-TAIL:]
         if len(raw) == LONGEST:
-            self._wrong[LOG] = f"{LOG} has a line of more than {LONGEST} bytes, at which reading ends"
+            self._wrong[LOG] = f"{LOG} has a line of more than {LONGEST} bytes, where reading stops"
         return self._lines > before
 
     def _continues(self, file: IO[bytes]) -> bool:
-        """Whether a file still begins with what was read of it."""
+        """Whether a file still begins with what was read from it."""
         file.seek(self._offset - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
@@ -220,8 +218,8 @@ class Records:
         if epochs := columns.get("epochs"):
             outcomes = columns.get("outcome") or [""] * len(epochs)
             now = {device for device, count in enumerate(epochs) if count or outcomes[device] in UNASKED}
-            before = self._training or now  # in the first round, all that are left out of it
-            away = set(line.get("away") or [])  # its own events say so
+            before = self._training or now  # in the first round, all that are left out
+            away = set(line.get("away") or [])  # these have events of their own
             for device in sorted((before if self.rounds else set(range(len(epochs)))) - now - away):
                 found.append(Happening(number, device, "left_out", {"why": outcomes[device] or "no plan"}))
             if self.rounds:
@@ -239,7 +237,7 @@ class Records:
         done = bool(self.rounds) and self.rounds[-1]["round"] == self.planned
         return "finished" if done and self.result else "stopped"
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- content ------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> Table:
@@ -248,18 +246,18 @@ class Records:
 
     @cached_property
     def resolved(self) -> Table:
-        """The table of config.toml as this version writes it, as far as it can."""
+        """The table of config.toml as this version writes it, as far as possible."""
         return current(self.config)
 
     @cached_property
     def experiment(self) -> str:
-        """Its config without the seed and the place where it runs, as a text: equal for runs that can be averaged."""
+        """Its config without the seed and where it runs, as text: equal for runs that can be averaged."""
         table = {key: value for key, value in self.resolved.items() if key not in ("seed", *PLACE)}
         return json.dumps(table, sort_keys=True, default=str)
 
     @property
     def config_text(self) -> str:
-        """config.toml as it stands there, "" if there is none that can be read."""
+        """The text of config.toml, "" if there is no readable one."""
         return self._texts.get("config.toml", "")
 
     @property
@@ -274,7 +272,7 @@ class Records:
 
     @property
     def planned(self) -> int:
-        """Rounds that the run is to have."""
+        """The planned number of rounds."""
         rounds = self.config.get("rounds", 0)
         return rounds if isinstance(rounds, int) else 0
 
@@ -286,22 +284,22 @@ class Records:
 
     @property
     def rule(self) -> str:
-        """Name of the aggregation rule as `fedfilt compare` has it: fedavg, local, mu=10, ..."""
+        """Name of the aggregation rule as in `fedfilt compare`: fedavg, local, mu=10, ..."""
         return rule_name(self.config)
 
     @property
     def label(self) -> str:
-        """The rule, with the values of keys by which it differs from the runs beside it: the same for all seeds."""
+        """The rule, with the values of keys that distinguish it from other runs; the same for all seeds."""
         return self._label or self.rule
 
     @property
     def look(self) -> Look:
-        """Colour, dash and mark in every figure, unlike those of the runs beside it."""
+        """Colour, dash and mark in every figure, different from those of other runs."""
         return self._look or look(self.rule)
 
     @property
     def changed(self) -> float:
-        """When the run last wrote a round, or was begun: seconds since 1970, 0 if neither has happened."""
+        """When the run last wrote a round, or was started: seconds since 1970, 0 if neither has happened."""
         return max(self._touched(name) for name in (LOG, "config.toml"))
 
     def _touched(self, name: str) -> float:
@@ -312,13 +310,13 @@ class Records:
 
     @property
     def real_time(self) -> bool:
-        """Whether seconds are those of real devices, not simulated ones."""
+        """Whether seconds come from real devices instead of a simulation."""
         engine = self.config.get("engine")
         return isinstance(engine, dict) and engine.get("real_time") is True
 
     @property
     def count(self) -> int:
-        """Number of devices K, 0 if nothing says so yet."""
+        """The number of devices K, 0 if not known yet."""
         if self.graph is not None:
             return self.graph.count
         return 0 if self.label_counts is None else len(self.label_counts)
@@ -327,15 +325,15 @@ class Records:
     def notes(self) -> list[str]:
         """What is wrong or unusual, in plain words."""
         if self.status == "missing":
-            return [f"{self.folder} is not there (deleted, or not begun); it is shown when it is"]
+            return [f"{self.folder} does not exist (deleted, or not started); the run appears when it does"]
         found = list(self._wrong.values())
         if not self.config and "config.toml" not in self._wrong:
             found.append(f"{self.folder} holds no run yet (no config.toml)")
         by = self.environment.get("fedfilt")
         if by and by != __version__:
-            found.append(f"written by fedfilt {by}, read by {__version__}: what is unknown is left out")
+            found.append(f"written by fedfilt {by}, read by {__version__}: unknown entries are ignored")
         if self.config and self.graph is None:
-            found.append("the graph of this run is not in its folder: no picture of the building")
+            found.append("the graph of this run is not in its folder, so there is no picture of the building")
         if not self.rounds and self.config:
             found.append("no round is finished yet")
         return found
@@ -367,14 +365,14 @@ class Records:
         try:
             rooms, devices = table.get("rooms", 0), table.get("devices")
             if max(7 * rooms if devices is None else devices, rooms) > MOST_DRAWN:
-                return None  # that would take a while; what is that large has its graph in a file
+                return None  # that would take a while; a graph this large is in a file
             return graph_table(table).graph(self.seed)
         except (ValueError, TypeError, AttributeError, OverflowError):
             return None
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """Who comes, goes and moves by the config's script."""
+        """The devices that come, go and move according to the config's events."""
         script = self.config.get("events")
         if self.graph is None or not isinstance(script, list) or not script:
             return None
@@ -386,7 +384,7 @@ class Records:
             return None
 
     def moment(self, number: int | None = None) -> Moment | None:
-        """The graph and who was there in a round (the last if not said); None if the graph is not known."""
+        """The graph and the devices present in a round (by default the last); None if the graph is unknown."""
         if self.graph is None:
             return None
         last = self.rounds[-1]["round"] if self.rounds else 1
@@ -397,7 +395,7 @@ class Records:
         return Moment(begun, graph, graph, everybody, everybody, {}, ())
 
     def _graph_found(self, number: int) -> Graph:
-        """The graph with the links that were found in a round, if any were."""
+        """The graph with the links found in a round, if there are any."""
         assert self.graph is not None
         first, found = self.graph, self._found.get(number)
         if found is None:
@@ -409,7 +407,7 @@ class Records:
             return first  # damaged: the one before round 1 is shown
 
     def line(self, number: int | None = None) -> Table:
-        """The whole line of a round (the last if not said), read from the file; {} if it is not there any more."""
+        """The whole line of a round (by default the last), read from the file; {} if it is no longer there."""
         with self._lock:
             if not self.rounds:
                 return {}
@@ -427,12 +425,12 @@ class Records:
                 return {}
 
     def columns(self, number: int | None = None) -> Table:
-        """Per-device columns of a round: compute_seconds, send_seconds, idle_seconds, bytes, epochs, outcome, ..."""
+        """A round's columns per device: compute_seconds, send_seconds, idle_seconds, bytes, epochs, outcome, ..."""
         found = (self.line(number).get("time") or {}).get("devices") or {}
         return {key: column for key, column in found.items() if column is not None}
 
     def tested(self, test: str, until: int | None = None, stage: str = "mixed") -> list[Table]:
-        """The rounds in which models were tested, up to a round; as mixed, or as "trained" on the devices' own data."""
+        """The rounds in which models were tested, up to a round: "mixed", or "trained" on the devices' own data."""
         return [r for r in self.rounds if test in r.get(stage, {}) and (until is None or r["round"] <= until)]
 
     def accuracies(self, test: str, until: int | None = None) -> Array | None:
@@ -442,7 +440,7 @@ class Records:
 
     @property
     def metric(self) -> Metric:
-        """The score that its tests have; the accuracy if nothing says otherwise."""
+        """The score of its tests; accuracy unless they say otherwise."""
         for line in reversed(self.rounds):
             for test in line.get("mixed", {}).values():
                 return metric_named(test["metric"], bool(test.get("lower"))) if "metric" in test else ACCURACY
@@ -453,7 +451,7 @@ class Records:
         return np.cumsum([float(r["time"].get(key) or 0) for r in self.rounds])
 
     def weights(self, number: int | None = None) -> Array | None:
-        """Samples (K,) behind each update of a round, 0 for absent devices; without a round, all that devices hold."""
+        """Samples (K,) behind each update of a round, 0 for absent devices; without a round, all samples they hold."""
         held = None if self.label_counts is None else self.label_counts.sum(axis=1).astype(float)
         if number is None:
             return held
@@ -473,9 +471,9 @@ class Records:
     # --- for people ---------------------------------------------------------------------------------------------
 
     def history(self, devices: bool = False) -> Any:
-        """The rounds as a data frame of pandas (or polars): a row per round; with `devices`, per test and device.
+        """The rounds as a pandas (or polars) data frame: one row per round or, with `devices`, per test and device.
 
-        Columns: round, seconds, loss, samples; of tested rounds local_mean, local_std, local_worst, ... and the same
+        Columns: round, seconds, loss, samples; for tested rounds local_mean, local_std, local_worst, ... and the same
         for global; latency, joules, bytes, ...; see `fedfilt.runs.history.rows_of`.
         """
         return frame_of(rows_of(self.rounds, devices))
@@ -483,7 +481,7 @@ class Records:
     def plot(self, test: str = "local", against: str = "rounds") -> Any:
         """Mean accuracy over devices on the "local" or "global" test, as a Plotly figure.
 
-        It stands `against` "rounds", simulated "seconds", "joules" or "bytes".
+        The horizontal axis is `against`: "rounds", simulated "seconds", "joules" or "bytes".
         """
         return _parts.figure("accuracy")([self], test, against)
 
@@ -508,9 +506,9 @@ def find_runs(paths: Iterable[str | Path]) -> list[Records]:
 
 
 def run_folders(paths: Iterable[str | Path]) -> list[Path]:
-    """Run folders among the given ones and inside them, also in comparisons (NAME/RULE/seed-N) in them.
+    """Run folders among the given ones and inside them, including comparisons (NAME/RULE/seed-N).
 
-    A folder without a run is kept: one may begin there. The config.toml of Flower in a deployment is of no run.
+    A folder without a run is kept, because one may start there. Flower's config.toml in a deployment is not a run's.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -521,7 +519,7 @@ def run_folders(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _folders_in(path: Path) -> list[Path]:
-    """The folders in a folder, some levels deep, by name; links are not followed: they may lead anywhere."""
+    """The folders in a folder, some levels deep, by name; links are not followed, because they may lead anywhere."""
     found: list[Path] = []
     level = [path]
     for _ in range(DEPTH):
@@ -535,9 +533,9 @@ def _folders_in(path: Path) -> list[Path]:
 
 
 def named(runs: list[Records]) -> list[Records]:
-    """Name runs so that they can be told apart, give each its look, and order them.
+    """Give runs distinct names and looks, and sort them.
 
-    A name is the rule with the values of the keys that differ, and the seed or the folder where that is not enough.
+    A name is the rule with the values of keys that differ, and the seed or the folder if that is not enough.
     """
     known = [run for run in runs if run.config]
     several = len({run.seed for run in known}) > 1
@@ -556,7 +554,7 @@ def named(runs: list[Records]) -> list[Records]:
 
 
 def _told(number: int, event: Any) -> Iterator[Happening]:
-    """An entry of a line's `events`: {"what": "join", "device": 3, ...}; from older versions, plain words."""
+    """An entry of a line's `events`: {"what": "join", "device": 3, ...}, or plain words in older versions."""
     if not isinstance(event, Mapping):
         yield Happening(number, None, "said", {"words": str(event)[:200]})
         return
@@ -566,5 +564,5 @@ def _told(number: int, event: Any) -> Iterator[Happening]:
 
 
 def _short(value: Any) -> Any:
-    """A detail as it is, or as a text that is not too long."""
+    """A detail as it is, or as a text of limited length."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)[:200]

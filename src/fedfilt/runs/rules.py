@@ -1,8 +1,8 @@
-"""Rules by name: how a method is called, read, put in order, made and coloured, everywhere.
+"""Rules by name: how methods are named, parsed, sorted, made and coloured, everywhere.
 
 "fedavg" is a file of fedfilt/aggregators; "mu=10" is G-Fedfilt with that strength; "ditto" is a file of
-fedfilt/clients, with the aggregation rule that belongs to it; "ditto+mu=10" is the same with another one. Options
-follow with colons: "fedprox:proximal=0.1", "fedadam:rate=0.1:beta1=0.5".
+fedfilt/clients, with the aggregation rule that belongs to it; "ditto+mu=10" is the same with another rule. Options
+follow after colons: "fedprox:proximal=0.1", "fedadam:rate=0.1:beta1=0.5".
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from fedfilt.filters.tikhonov import Tikhonov
 from fedfilt.rounds.types import Rule
 from fedfilt.runs.config import Config, from_table, lists_of, parsed_value
 
-EXPONENT = re.compile(r"([=|][-+]?[\d.]+[eE])\+(?=\d)")  # the sign in 1e+06 names no aggregation rule
+EXPONENT = re.compile(r"([=|][-+]?[\d.]+[eE])\+(?=\d)")  # the plus sign in 1e+06 does not start an aggregation rule
 PAPER = ("fedavg", "local", "mu=0.1", "mu=1", "mu=10", "mu=100")
 SHARED, FILTERED, PLAIN = "fedavg", "gfedfilt", "plain"
 
@@ -30,7 +30,7 @@ SHARED, FILTERED, PLAIN = "fedavg", "gfedfilt", "plain"
 
 
 def rules(text: str) -> list[str]:
-    """Names of rules from a list with commas; "paper" is the paper's grid.
+    """Names of rules from a comma-separated list; "paper" is the paper's grid.
 
     >>> rules("fedavg,mu=10")
     ['fedavg', 'mu=10']
@@ -40,16 +40,18 @@ def rules(text: str) -> list[str]:
     names: list[str] = []
     for word in (part.strip() for part in text.split(",")):
         names += PAPER if word == "paper" else [word]
-    same = {name if (mu := strength(name)) is None else mu for name in names}  # mu=.1, mu=0.1 and mu=1e-1 are one rule
+    same = {
+        name if (mu := strength(name)) is None else mu for name in names
+    }  # mu=.1, mu=0.1 and mu=1e-1 are the same rule
     if len(same) != len(names) or "" in names:
-        raise ValueError(f"rules must be different names with commas between, got {text!r}")
+        raise ValueError(f"rules must be different names separated by commas, got {text!r}")
     if "/" in text:
-        raise ValueError(f"rules must have no / in them, as each has a folder of its name, got {text!r}")
+        raise ValueError(f"rules must not contain /, because each names a folder, got {text!r}")
     return names
 
 
 def strength(rule: str) -> float | None:
-    """The μ of a rule by its name, None if it has none.
+    """The μ in a rule's name, None if it has none.
 
     >>> strength("mu=1e4"), strength("mu=10 updates"), strength("fedavg")
     (10000.0, 10.0, None)
@@ -61,7 +63,7 @@ def strength(rule: str) -> float | None:
 
 
 def rule_name(table: Mapping[str, Any]) -> str:
-    """Name of a config's rule: of its client, unless that is the plain one, and of its aggregation.
+    """Name of a config's rule: its client's, unless that is the plain one, and its aggregation rule's.
 
     >>> rule_name({"aggregator": {"name": "gfedfilt", "filter": {"name": "tikhonov", "mu": 10.0}}})
     'mu=10'
@@ -84,12 +86,12 @@ def rule_name(table: Mapping[str, Any]) -> str:
 
 
 def _belonging(client: Mapping[str, Any], kind: Any = None) -> Table:
-    """The table [aggregator] that belongs to a client: the rule that it names, with the options that both have.
+    """The table [aggregator] that belongs to a client: the rule it names, with the options they share.
 
-    `kind` is the class of a client from outside, which is not imported for the name of a rule alone.
+    `kind` is the class of a client from outside, which is not imported just for the name of a rule.
     """
     kind = kind or _packaged_class("clients", str(client["name"]))
-    if "client" in _defaults_of(kind):  # it is around another, whose rule is its own
+    if "client" in _defaults_of(kind):  # it wraps another client and uses that client's rule
         return _belonging(_named(client.get("client", _defaults_of(kind)["client"]), PLAIN))
     defaults, name = _defaults_of(kind), getattr(kind, "rule", SHARED)
     common = set(_defaults("aggregators", name)) & {*defaults, *client} - {"name"}
@@ -97,22 +99,22 @@ def _belonging(client: Mapping[str, Any], kind: Any = None) -> Table:
 
 
 def _with_options(folder: str, table: Mapping[str, Any]) -> str:
-    """The name of a part with those of its options that are not at their defaults."""
+    """The name of a part with the options that differ from their defaults."""
     name = str(table["name"])
     if ":" not in name and name not in _parts.names(folder):
-        return name  # of another version, or of nobody
+        return name  # from another version, or unknown
     defaults = _defaults(folder, name)
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}
     given = dict(table)
     for some in (plain, given):
-        if isinstance(some.get("client"), str | Mapping):  # that another is around
+        if isinstance(some.get("client"), str | Mapping):  # the one that it wraps
             some["client"] = _with_options("clients", _named(some["client"], PLAIN))
     changed = {k: v for k, v in given.items() if k != "name" and (k not in plain or plain[k] != v)}
     return ":".join([name, *(f"{key}={_text(value)}" for key, value in changed.items())])
 
 
 def _text(value: Any) -> str:
-    """An option as it is written in the name of a rule; layers are joined by a vertical bar."""
+    """An option as written in the name of a rule; layers are joined by vertical bars."""
     if isinstance(value, Mapping):
         return str(value.get("name", "?"))
     if isinstance(value, list | tuple):
@@ -122,18 +124,18 @@ def _text(value: Any) -> str:
 
 
 def _defaults(folder: str, name: str) -> Table:
-    """Options of a part of the package at their defaults; nothing of code from outside, which is not imported here."""
+    """Default options of a part of the package; {} for code from outside, which is not imported here."""
     return _defaults_of(_packaged_class(folder, name))
 
 
 def _defaults_of(kind: Any) -> Table:
-    """Options of a class at their defaults."""
+    """Default options of a class."""
     fields = dataclasses.fields(kind) if kind is not None and dataclasses.is_dataclass(kind) else ()
     return {field.name: _default(field.default) for field in fields if field.default is not dataclasses.MISSING}
 
 
 def _default(value: Any) -> Any:
-    """A default as it stands in a table; that of a part inside another is its table."""
+    """A default as it appears in a table; a part inside another becomes its table."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -146,7 +148,7 @@ def _packaged_class(folder: str, name: str) -> Any:
 
 
 def _aggregation_name(given: Table) -> str:
-    """Name of an aggregation rule by its table."""
+    """Name of an aggregation rule from its table."""
     if given["name"] != FILTERED:
         return _with_options("aggregators", given)
     kind = _named(given.get("filter"), "tikhonov")
@@ -158,7 +160,7 @@ def _aggregation_name(given: Table) -> str:
 
 
 def rule_order(rule: str) -> tuple[int, float, str]:
-    """FedAvg, Local, then strengths in rising order, then the rest."""
+    """Sort key: FedAvg, Local, then strengths in rising order, then the rest."""
     mu = strength(rule)
     return {SHARED: 0, "local": 1}.get(rule, 3 if mu is None else 2), mu or 0.0, rule
 
@@ -167,10 +169,10 @@ def rule_order(rule: str) -> tuple[int, float, str]:
 
 
 def with_rule(config: Config, rule: str) -> Config:
-    """The same experiment under another rule. The rule that the config names keeps its options.
+    """The same experiment under another rule. A rule that the config names itself keeps its options.
 
     "mu=..." keeps the rest of a G-Fedfilt config: its signal, and its filter if that has a strength mu. A name without
-    a client is that of devices with the plain one.
+    a client means the plain one.
     """
     table = config.table()
     first, plus, second = EXPONENT.sub(r"\1", rule).partition("+")
@@ -192,7 +194,7 @@ def with_rule(config: Config, rule: str) -> Config:
 
 
 def _is_client(name: str) -> bool:
-    """Whether a name is that of a client: it takes a task alone, an aggregation rule models, updates and graph."""
+    """Whether a name is a client's: it takes only a task; an aggregation rule takes models, updates and graph."""
     if ":" not in name:
         clients, rules = _parts.names("clients"), _parts.names("aggregators")
         return check_choice("rule", name, [*rules, *clients, "mu=..."]) in clients and name != PLAIN
@@ -200,7 +202,7 @@ def _is_client(name: str) -> bool:
 
 
 def _options_of(folder: str, text: str, given: Table) -> Table:
-    """The table of a part of a folder; a part that the config names itself keeps its options."""
+    """The table of a part in a folder; a part that the config names itself keeps its options."""
     name = _part_of(text)["name"]
     if ":" not in name:
         check_choice(f"name in {folder}", name, _parts.names(folder))
@@ -209,7 +211,7 @@ def _options_of(folder: str, text: str, given: Table) -> Table:
 
 
 def _part_of(text: str, lists: Mapping[str, Any] = MappingProxyType({})) -> Table:
-    """The table of a part from its name with options; `lists` are those that are lists, and of what.
+    """The table of a part from its name with options; `lists` has the options that are lists, with entry types.
 
     >>> _part_of("fedprox:proximal=0.1"), _part_of("mine:Method:depth=2")
     ({'name': 'fedprox', 'proximal': 0.1}, {'name': 'mine:Method', 'depth': 2})
@@ -240,7 +242,7 @@ def _part_of(text: str, lists: Mapping[str, Any] = MappingProxyType({})) -> Tabl
 
 
 def aggregator_table(rule: str, like: Mapping[str, Any] | None = None) -> Table:
-    """The table [aggregator] of a rule; `like` is the table of a G-Fedfilt rule of which "mu=..." changes the strength.
+    """The table [aggregator] of a rule; `like` is a G-Fedfilt table in which "mu=..." changes the strength.
 
     >>> aggregator_table("mu=10")
     {'name': 'gfedfilt', 'filter': {'name': 'tikhonov', 'mu': 10.0}}
@@ -252,14 +254,14 @@ def aggregator_table(rule: str, like: Mapping[str, Any] | None = None) -> Table:
         raise ValueError(f"rules: mu must be a number, got {rule!r}")
     given: Mapping[str, Any] = like or {"name": FILTERED, "filter": {"name": "tikhonov", "mu": mu}}
     if "mu" not in given["filter"]:
-        raise ValueError(f"rules: {rule} needs a filter with mu, the experiment's is {given['filter']['name']}")
+        raise ValueError(f"rules: {rule} needs a filter with mu, but the experiment has {given['filter']['name']}")
     return {**given, "filter": {**given["filter"], "mu": mu}}
 
 
 def rule_of(table: Mapping[str, Any], mu: float | None = None) -> Rule:
-    """The aggregation rule of a config's table; with `mu`, G-Fedfilt of that strength and otherwise alike.
+    """The aggregation rule of a config's table; with `mu`, the same G-Fedfilt at that strength.
 
-    Only rules and filters of the package: a name that points to other code is refused, not imported.
+    Only rules and filters of the package: a name that points to other code is refused and not imported.
 
     >>> rule_of({"aggregator": {"name": "fedavg"}}, mu=3.0)
     GFedFilt(filter=Tikhonov(mu=3.0), signal='models')
@@ -277,7 +279,7 @@ def rule_of(table: Mapping[str, Any], mu: float | None = None) -> Rule:
 
 
 def filter_of(table: Mapping[str, Any]) -> Response:
-    """The filter of a config's table; Tikhonov where its rule has none."""
+    """The filter of a config's table; Tikhonov if its rule has none."""
     given = _named(_named(table.get("aggregator"), FILTERED).get("filter"), "tikhonov")
     return _packaged("filters", "filter", given)
 
@@ -314,7 +316,7 @@ class Look(NamedTuple):
     symbol: str
 
 
-# Colours that the colour-blind can tell apart (Okabe and Ito), marks that print in grey
+# Colours for colour-blind readers (Okabe and Ito), and marks that work in grey
 ORANGE, GREEN, RED, PINK = "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 LOOKS = {
     "fedavg": Look(RED, "dash", "square"),
@@ -330,7 +332,7 @@ MARKS = ("star", "triangle-down", "circle", "hexagon", "cross")
 
 
 def look(rule: str) -> Look:
-    """The look of an aggregation rule; G-Fedfilt is blue, the darker the stronger.
+    """The look of an aggregation rule; G-Fedfilt is blue, darker for stronger mixing.
 
     >>> look("fedavg").colour, look("mu=10").symbol, look("mu=10 seed 3") == look("mu=10")
     ('#D55E00', 'circle', True)

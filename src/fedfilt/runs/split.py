@@ -1,4 +1,4 @@
-"""Any experiment as one with own data: a folder per device, with the files that the device's owner would have there."""
+"""Turns any experiment into one with own data: a folder per device, with the files its owner would have there."""
 
 import csv
 import glob
@@ -18,9 +18,9 @@ from fedfilt.data.windows import TEST, TRAIN, VALIDATION, Recording
 from fedfilt.runs.build import dealt
 from fedfilt.runs.config import Config, from_table
 
-PAUSE = 10  # periods between two recordings of a file: they stay two
+PAUSE = 10  # periods between two recordings in a file, which keeps them apart
 
-Progress = Callable[[int, int], None]  # (devices written, devices in all)
+Progress = Callable[[int, int], None]  # (devices written, devices in total)
 
 
 def split(
@@ -30,22 +30,22 @@ def split(
     store: Store | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Path:
-    """Write a folder per device, and the experiment on them, into `out`: everything or nothing. Gives the experiment.
+    """Write a folder per device and the experiment on them into `out`, all or nothing; returns the experiment's path.
 
-    Every device gets exactly its samples, already scaled, so that the models keep their bits. With `recordings` it gets
-    the whole recordings behind them, as CSV, to be cut and scaled on the device. Where the local test is the global one
-    restricted to a device's labels, the device gets those samples as its own test.
+    Every device gets exactly its samples, already scaled, so that the models keep their bits. With `recordings`, it
+    gets the whole recordings behind them as CSV, to be cut and scaled on the device. If the local test is the global
+    test restricted to a device's labels, the device gets those samples as its own test.
     """
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise ValueError(f"--out must be a new or an empty folder, got {out}")
+        raise ValueError(f"--out must be a new or empty folder, got {out}")
     store = store or Store()
     data = dealt(config, config.graph.graph(config.seed), store)
     if data.elsewhere:
-        raise ValueError("the data of this experiment is on its devices already: there is nothing to split")
+        raise ValueError("this experiment's data is already on its devices: there is nothing to split")
     if not data.labelled:
-        raise ValueError(f"devices read labels from their own files, and samples of {data.name} have none")
+        raise ValueError(f"devices read labels from their own files, but samples of {data.name} have no labels")
     if recordings and data.shapes is not None:
-        raise ValueError("--recordings needs devices with the same channels and rate: leave it out, for samples")
+        raise ValueError("--recordings needs devices with the same channels and rate: without it, samples are written")
     found = _recordings_of(config, data, store) if recordings else []
     write = _write_recordings(config, data, found) if recordings else _write_samples(data)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _write_samples(data: FederatedData) -> Callable[[Path, int], None]:
 
 
 def _parts_of(data: FederatedData, device: int) -> tuple[Array, Array, Array]:
-    """A device's samples to train on, for validation and to test with."""
+    """A device's samples for training, validation and test."""
     if data.local_test is not None:
         test = data.local_test[device]
     else:
@@ -88,7 +88,7 @@ def _parts_of(data: FederatedData, device: int) -> tuple[Array, Array, Array]:
 
 
 def _recordings_of(config: Config, data: FederatedData, store: Store) -> list[Recording]:
-    """The recordings of all devices, numbered as the experiment does."""
+    """The recordings of all devices, numbered as in the experiment."""
     if not hasattr(config.data, "recordings"):
         raise ValueError(f"--recordings needs a data set of recordings, such as watch, got {data.name}")
     recorded = config.data.load(store).devices
@@ -121,7 +121,7 @@ def _channels(config: Config, found: list[Recording]) -> list[str]:
 
 
 def _labels(config: Config, data: FederatedData) -> list[str]:
-    """Names of labels: the numbers where a data set has none."""
+    """Names of labels, or numbers if a data set has no names."""
     known = getattr(config.data, "labels", ())
     return list(known) if len(known) == data.classes else [str(label) for label in range(data.classes)]
 
@@ -138,7 +138,7 @@ def _experiment(config: Config, data: FederatedData, out: Path, found: list[Reco
     if config.evaluation.validation:
         own["validation_share"] = config.evaluation.validation
     own |= {"kinds": list(data.kinds or ()), "folders": f"{glob.escape(str(out))}/device-*"}
-    if data.shapes is not None and data.kinds is not None:  # of which no one file could be a global test
+    if data.shapes is not None and data.kinds is not None:  # no single file could be their global test
         shapes = dict(zip(data.kinds, map(list, data.shapes), strict=True))
         own |= {"shape": [], "sensors": [{"kind": kind, "shape": shape} for kind, shape in shapes.items()]}
         return {**table, "data": {"name": "own", **own}}

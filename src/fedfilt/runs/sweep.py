@@ -1,4 +1,4 @@
-"""The runs of a comparison: rules, and settings that are tried with each of them."""
+"""The runs of a comparison: rules, and settings to try with each of them."""
 
 import itertools
 import json
@@ -17,9 +17,9 @@ from fedfilt.runs.tables import CONTROLS
 
 
 class Variant(NamedTuple):
-    """One of the runs of a comparison, whatever its seed."""
+    """One of the runs of a comparison, for any seed."""
 
-    name: str  # of its folder: the rule and what was set
+    name: str  # of its folder: the rule and its settings
     rule: str
     settings: tuple[str, ...]  # overrides
     config: Config
@@ -28,8 +28,8 @@ class Variant(NamedTuple):
 def variants(config: Config, rules: Sequence[str], over: Iterable[str] = (), controls: bool = False) -> list[Variant]:
     """Every rule with every combination of the values in `over`, such as "training.learning_rate=0.01,0.05".
 
-    With `controls`, a rule that uses the graph is there too with the same links between other devices, with all links
-    and with none.
+    With `controls`, a rule that uses the graph also appears with the links shuffled among devices, with all links, and
+    with none.
 
     >>> from fedfilt.runs.config import load
     >>> [one.name for one in variants(load(None), ["fedavg", "mu=1"], ["training.learning_rate=.1,.2"])]
@@ -52,7 +52,7 @@ def variants(config: Config, rules: Sequence[str], over: Iterable[str] = (), con
 
 
 def with_controls(found: Iterable[Variant]) -> list[Variant]:
-    """The runs, and beside each whose rule uses the graph the same on other graphs."""
+    """The runs, each followed by the same on other graphs if its rule uses the graph."""
     every = []
     for one in found:
         every.append(one)
@@ -76,12 +76,12 @@ def uses_graph(rule: Rule) -> bool:
     """
     models, rows = np.random.default_rng(0).standard_normal((2, 4, 120))
     given, updates = State(0, models), Updates(rows, np.ones(4))
-    path = np.diag([0.1] * 3, 1)  # some pairs and not all: who takes means over links sees no difference else
+    path = np.diag([0.1] * 3, 1)  # some pairs, not all: otherwise rules that average over links would see no difference
     graphs = [Graph.from_adjacency(links, rooms=[0, 0, 1, 1]) for links in (np.zeros((4, 4)), path + path.T)]
     try:
         without, linked = (mixed(rule, given, updates, graph)[0] for graph in graphs)
     except ValueError:
-        return True  # it looks at links: these are too many for its step
+        return True  # it uses links: these are too many for its step size
     return not np.allclose(without, linked, rtol=0, atol=1e-9)
 
 
@@ -97,18 +97,18 @@ def combinations(over: Iterable[str]) -> list[tuple[str, ...]]:
         key, values = key.strip(), [value.strip() for value in _split(given)]
         if not key or not equals or "" in values:
             raise ValueError(
-                f"over must be a key and its values, such as training.learning_rate=0.01,0.05,0.2, got {text!r}"
+                f"over must be a key with its values, such as training.learning_rate=0.01,0.05,0.2, got {text!r}"
             )
         if key in axes:
-            raise ValueError(f"over must name a key once, with all its values, got {key!r} twice")
+            raise ValueError(f"over must name each key once, with all its values, got {key!r} twice")
         if key in ("seed", "rounds"):
-            raise ValueError(f"over must be a setting, got {key!r}: all runs of a comparison have the same")
+            raise ValueError(f"over must be a setting, got {key!r}, which is the same for all runs of a comparison")
         axes[key] = [f"{key}={value}" for value in values]
     return list(itertools.product(*axes.values()))
 
 
 def _split(text: str) -> list[str]:
-    """Values with commas between them, which may be lists, tables or texts with commas in them.
+    """Comma-separated values, which may be lists, tables or texts that contain commas.
 
     >>> _split("[1, 3],[1, 5]")
     ['[1, 3]', '[1, 5]']
@@ -127,7 +127,7 @@ def _split(text: str) -> list[str]:
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
-    """The last word of a key, with as many before it as tell it from the others."""
+    """The last word of a key, with as many words before it as distinguish it from the others."""
     words = key.split(".")
     ends = (".".join(words[start:]) for start in range(len(words) - 1, 0, -1))
     return next(
@@ -136,14 +136,14 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def _value(text: str) -> str:
-    """The value of an override as part of the name of a folder."""
+    """The value of an override as part of a folder's name."""
     value = parsed(text)[1]
     words = value if isinstance(value, str) else json.dumps(value, default=str)
     return re.sub(r"[^\w.,+-]+", "_", words)
 
 
 def _check_different(found: Sequence[Variant]) -> None:
-    """Refuse runs that are the same but for their names, or have the same name."""
+    """Refuse runs that differ only in their names, or have the same name."""
     seen: dict[str, Variant] = {}
     for one in found:
         for key in (one.config.hash(), one.name):

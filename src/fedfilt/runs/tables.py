@@ -1,4 +1,4 @@
-"""Tables of an experiment that are not parts themselves: how a part is named, and where and how often things happen."""
+"""Tables of an experiment that are not parts: how a part is named, and where and how often things happen."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from fedfilt.graph.graph import KINDS, Graph
 from fedfilt.graph.similarity import shuffled
 from fedfilt.topologies._building import check_size
 
-CONTROLS = ("shuffled", "complete", "empty")  # other links between the same devices
+CONTROLS = ("shuffled", "complete", "empty")  # different links between the same devices
 
 
 @dataclass(frozen=True)
 class ModelTable:
-    """The table [model]: a file of fedfilt/models, or module:Class, and its options."""
+    """The table [model]: a file in fedfilt/models, or module:Class, with its options."""
 
     name: str = "paper_cnn"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -28,10 +28,10 @@ class ModelTable:
 
 @dataclass(frozen=True)
 class GraphTable:
-    """The table [graph]: a file of fedfilt/topologies, or module:Class, with its options, and what any graph may have.
+    """The table [graph]: a file in fedfilt/topologies, or module:Class, with its options and those of every graph.
 
-    `laplacian` is its Laplacian; `shuffle` gives the links to other devices, as a control. `control` puts other links
-    between the same devices of the same rooms: "shuffled", "complete" (all of weight 1) or "empty".
+    `laplacian` is its Laplacian; `shuffle` moves the links to other devices, as a control. `control` replaces the links
+    between the same devices in the same rooms: "shuffled", "complete" (all with weight 1) or "empty".
     """
 
     topology: Any
@@ -50,20 +50,20 @@ class GraphTable:
 
     @property
     def halved(self) -> bool:
-        """Whether it needs the updates from two halves of the devices' samples too."""
+        """Whether it also needs the updates from two halves of the devices' samples."""
         return self.learned and bool(getattr(self.topology, "halved", False))
 
     @property
     def every(self) -> int:
-        """Rounds after which the graph is found again; 0: it stays."""
+        """Rounds after which the graph is found again; 0 keeps it."""
         return int(getattr(self.topology, "every", 0)) if self.learned else 0
 
     def settled(self, halves: Array) -> "GraphTable":
-        """The same with what updates (2, K, B) from two halves of the devices' samples decide."""
+        """The same table, completed with what updates (2, K, B) from two halves of the devices' samples decide."""
         return dataclasses.replace(self, topology=self.topology.settled(halves))
 
     def graph(self, seed: int, updates: Array | None = None) -> Graph:
-        """The graph. What is drawn depends on the seed; what is `learned` is left out without the updates (K, B)."""
+        """The graph. Random parts depend on the seed; `learned` parts are missing without the updates (K, B)."""
         made = self.topology(seed) if updates is None or not self.learned else self.topology.learn(seed, updates)
         graph: Graph = made.with_laplacian(self.laplacian)
         if self.control in ("complete", "empty"):
@@ -82,10 +82,10 @@ class GraphTable:
 class EngineTable:
     """The table [engine]: where training happens, and with how many worker processes (0: one per core).
 
-    The rest is for Flower: the longest that a round may take; whether clocks and deadlines are real instead of
-    simulated; and what a real deadline allows on top for Flower's own polling and starting of processes. In a
-    deployment, `every` is the time from one round to the next, such as "6h", and `between` the times of day within
-    which rounds begin, such as ["23:00", "05:00"].
+    The rest is for Flower: the longest time a round may take; whether clocks and deadlines are real instead of
+    simulated; and the extra time that a real deadline allows for Flower's polling and for starting processes. In a
+    deployment, `every` is the time from one round to the next, such as "6h", and `between` the times of day between
+    which rounds start, such as ["23:00", "05:00"].
     """
 
     name: str = "local"
@@ -102,7 +102,7 @@ class EngineTable:
         check_number("engine.timeout_seconds", self.timeout_seconds, low=0, above=True)
         check_number("engine.grace_seconds", self.grace_seconds, low=0)
         if self.real_time and self.name != "flower":
-            raise ValueError(f"engine.real_time needs real devices, engine.name = 'flower', got {self.name!r}")
+            raise ValueError(f"engine.real_time needs engine.name = 'flower', with real devices, got {self.name!r}")
 
 
 @dataclass(frozen=True)

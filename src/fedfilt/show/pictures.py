@@ -13,12 +13,12 @@ from fedfilt.training.goal import named
 
 
 def write_pictures(folder: Path, runs: Mapping[str, Path] | None = None) -> None:
-    """Pictures of a run, or of several `runs` by name: who holds which labels, and accuracy against rounds."""
+    """Write pictures of a run, or of several `runs` by name: labels per device, and accuracy against rounds."""
     places = runs or {"": folder}
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
     partition = read_json(next(iter(places.values())) / "partition.json")
-    counts = partition.get("label_counts")  # not known where devices have data of their own
+    counts = partition.get("label_counts")  # unknown if devices have data of their own
     shown = {} if counts is None else {"labels": label_counts(np.array(counts))}
     tested = {
         name: [line["mixed"] | line for line in read_lines(place) if "mixed" in line] for name, place in places.items()

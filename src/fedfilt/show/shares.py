@@ -15,16 +15,16 @@ from fedfilt.runs.rules import rule_of
 
 
 def shares(run: Records, mu: float | None = None, number: int | None = None) -> Array:
-    """(K, K): row i is what device i's new model is made of, on the graph and with the samples of a round.
+    """(K, K): row i shows what device i's new model is made of, on the graph and with the samples of a round.
 
-    Without a round, on the graph of the last one and with all samples. A device that is away keeps its own.
-    ValueError says in words why it cannot be had.
+    Without a round, it uses the graph of the last round and all samples. A device that is away keeps its own model.
+    If there is no such matrix, a ValueError explains why.
     """
     now = run.moment(number)
     if now is None:
-        raise ValueError("the graph of this run is not known")
+        raise ValueError("the graph of this run is unknown")
     if now.graph.count > LIMIT:
-        raise ValueError(f"the mixing matrix is drawn for up to {LIMIT} devices, this run has {now.graph.count}")
+        raise ValueError(f"the mixing matrix is drawn for up to {LIMIT} devices; this run has {now.graph.count}")
     weights = run.weights(number)
     if weights is None or len(weights) != now.graph.count or not weights[now.present].any():
         weights = np.ones(now.graph.count)
@@ -38,15 +38,15 @@ def shares(run: Records, mu: float | None = None, number: int | None = None) -> 
 class Taken(NamedTuple):
     """A share of a device's new model."""
 
-    device: int  # whose it is
+    device: int  # the device it comes from
     share: float
-    linked: bool  # else it came through others
+    linked: bool  # otherwise it came through other devices
 
 
 def taken(run: Records, devices: Iterable[int], number: int | None = None, most: int = 8) -> dict[int, list[Taken]]:
-    """Of each device that was there in a round (the last if not said), its own share and from whom it takes most.
+    """For each device present in a round (by default the last), its own share and those it takes most from.
 
-    ValueError says in words why it cannot be had.
+    If there are no shares, a ValueError explains why.
     """
     number = run.rounds[-1]["round"] if number is None and run.rounds else number
     now, matrix = run.moment(number), shares(run, None, number)

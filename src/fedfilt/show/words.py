@@ -16,8 +16,8 @@ from fedfilt.runs.records import Records
 from fedfilt.runs.rules import strength
 from fedfilt.training.goal import ACCURACY, Metric
 
-SIZES = 8  # of clusters that a sentence names
-KEYS = 6  # in which runs differ, that a sentence names
+SIZES = 8  # clusters that a sentence names
+KEYS = 6  # most keys, of those in which runs differ, that a sentence names
 
 HAPPENED = {
     "join": "joins",
@@ -30,10 +30,10 @@ HAPPENED = {
     "absent": "absent",
     "left_out": "left out",
     "return": "takes part again",
-    "clipped": "sent too large an update, which was clipped:",
-    "quarantined": "is in quarantine for updates that were too large:",
+    "clipped": "sent an update that was too large and was clipped:",
+    "quarantined": "is quarantined for updates that were too large:",
     "released": "is out of quarantine, on probation",
-    "setback": "most devices were spoilt at once: the models went back to a good state, without the largest updates of",
+    "setback": "most devices went bad at once: the models returned to a good state, without the largest updates of",
     "said": "",
 }
 DETAILS = {
@@ -67,7 +67,7 @@ def dated(event: Happening) -> str:
 
 
 def clusters_in_words(graph: Graph, member: Array, modularity: float) -> str:
-    """How many clusters a graph has, how plain they are, and whether they are its rooms.
+    """The number and sizes of a graph's clusters, how distinct they are, and whether they match its rooms.
 
     >>> graph = Graph.from_rooms([0, 0, 0, 1, 1, 1])
     >>> clusters_in_words(graph, np.array([0, 0, 0, 1, 1, 1]), 0.5)
@@ -75,7 +75,7 @@ def clusters_in_words(graph: Graph, member: Array, modularity: float) -> str:
     """
     sizes = sorted(np.bincount(member).tolist(), reverse=True)
     if not len(graph.edges):
-        return "no links, every device for itself"
+        return "no links: every device is on its own"
     listed = [str(size) for size in sizes[:SIZES]] + (["more"] if len(sizes) > SIZES else [])
     words = f"{len(sizes)} clusters of {', '.join(listed[:-1])} and {listed[-1]} devices"
     if len(sizes) == 1:
@@ -88,7 +88,7 @@ def clusters_in_words(graph: Graph, member: Array, modularity: float) -> str:
 
 
 def found_in_words(run: Records) -> str:
-    """What a graph that was found, not given, looks like; nothing of one that was given."""
+    """What a graph that was found looks like; "" for a graph that was given."""
     table, now = run.resolved.get("graph"), run.moment()
     name = table.get("name") if isinstance(table, Mapping) else None
     if now is None or not isinstance(table, Mapping) or table.get("control") in ("complete", "empty"):
@@ -102,7 +102,7 @@ def found_in_words(run: Records) -> str:
 
 
 class Score(NamedTuple):
-    """How a rule did, as far as a sentence needs."""
+    """The scores of a rule that a sentence needs."""
 
     rule: str
     local: float
@@ -110,7 +110,7 @@ class Score(NamedTuple):
 
 
 def comparison(rows: Sequence[Score], metric: Metric = ACCURACY) -> str:
-    """One sentence that explains a table of rules, which are judged by a metric.
+    """One sentence that sums up a table of rules judged by a metric.
 
     >>> comparison([Score("fedavg", 0.855, 0.797), Score("local", 0.957, 0.192)])
     "On its own data a device does best with local (95.7%), on everybody's with fedavg (79.7%)."
@@ -129,13 +129,13 @@ def comparison(rows: Sequence[Score], metric: Metric = ACCURACY) -> str:
 
 
 def _best(scored: Sequence[tuple[str, float]], metric: Metric) -> str:
-    """The name with the best score; the first if there is none."""
+    """The name with the best score, or the first name if there is no score."""
     found = [one for one in scored if np.isfinite(one[1])] or [(scored[0][0], 0.0)]
     return str(metric.best(found, key=lambda one: one[1])[0])
 
 
 def _bests(best: str, wide: str, texts: Mapping[str, Sequence[str]]) -> str:
-    """With what a device does best on its own data and on everybody's; `texts` are the scores of each."""
+    """Which rules serve devices best on their own data and on everybody's; `texts` holds the scores of each."""
     own, everybody = texts[best][0], texts[wide][1]
     if best == wide:
         return f"A device does best with {best}, on its own data ({own}) and on everybody's ({everybody})"
@@ -143,7 +143,7 @@ def _bests(best: str, wide: str, texts: Mapping[str, Sequence[str]]) -> str:
 
 
 def named(metric: Metric, value: float) -> str:
-    """A score, with its name unless it is the accuracy.
+    """A score, with its name unless it is accuracy.
 
     >>> named(ACCURACY, 0.855), named(Metric("rmse", "RMSE", lower=True, form=".4g"), 0.5)
     ('85.5%', 'RMSE 0.5')
@@ -161,12 +161,12 @@ def heading(metric: Metric) -> str:
 
 
 def metric_of(runs: Sequence[Records]) -> Metric:
-    """The score by which runs are shown: that of the first that has been tested."""
+    """The metric to show runs by: that of the first run that has been tested."""
     return next((run.metric for run in runs if run.tested("local") or run.tested("global")), ACCURACY)
 
 
 def difference(metric: Metric, value: float) -> str:
-    """By how much one score is above another.
+    """How much higher one score is than another.
 
     >>> difference(ACCURACY, 0.0123), difference(Metric("rmse", "RMSE", lower=True, form=".4g"), -0.5)
     ('+1.2 points', '-0.5')
@@ -193,7 +193,7 @@ def last(run: Records, test: str, key: str, stage: str = "mixed") -> float:
 
 
 def sentence(runs: Sequence[Records]) -> str:
-    """What the numbers say, in a sentence or two."""
+    """The results in a sentence or two."""
     tested = [run for run in runs if run.tested("local") or run.tested("global")]
     if not tested:
         return "No round has been tested yet."
@@ -208,10 +208,10 @@ def sentence(runs: Sequence[Records]) -> str:
         tuned = metric.text(last(run, "local", "mean", "trained"))
         better = f" ({'less' if metric.lower else 'more'} is better)" if metric != ACCURACY else ""
         return (
-            f"After {tested_at} of {run.planned} rounds with {run.label} a device's own model has {metric.words} "
+            f"After {tested_at} of {run.planned} rounds with {run.label}, a device's own model has {metric.words} "
             f"{own} on data like its own and {everybody} on everybody's{better}; the worst, device {device}, has "
             f"{worst} on its own."
-            + (f" After local training a device has {tuned} on its own." if tuned != "–" else "")
+            + (f" After local training, a device has {tuned} on its own." if tuned != "–" else "")
             + spent(run)
         )
     names = list(groups(tested))
@@ -226,12 +226,12 @@ def sentence(runs: Sequence[Records]) -> str:
 
 
 def spent(run: Records) -> str:
-    """A sentence on the privacy that a run has spent; "" if it does not count it."""
+    """A sentence on the privacy that a run has spent; "" if it keeps no account."""
     found = run.rounds[-1].get("privacy") if run.rounds else None
     if found is None or found["delta"] is None:
         return ""
     if found["epsilon"] is None:
-        return " There is too little noise on updates to promise any differential privacy."
+        return " The noise on updates is too small to promise any differential privacy."
     return (
         f" Every device has differential privacy with epsilon {found['epsilon']:.3g} at delta {found['delta']:g} "
         f"after {run.rounds[-1]['round']} rounds."
@@ -239,16 +239,16 @@ def spent(run: Records) -> str:
 
 
 def scores(runs: Sequence[Records], test: str) -> dict[str, list[float]]:
-    """Of every rule each seed's mean score at the last test; nothing if it has not been tested."""
+    """Each seed's mean score at the last test, by rule; rules that have not been tested are missing."""
     return {name: [last(run, test, "mean") for run in furthest(group, test)] for name, group in groups(runs).items()}
 
 
 def unlike(runs: Sequence[Records]) -> str:
-    """A sentence on the keys in which runs differ, with their values; "" if rule and seed are all."""
+    """A sentence on the keys in which runs differ, with their values; "" if they differ only in rule and seed."""
     found = differences(runs)
     if not found:
         return ""
     listed = [f"{key} ({told(values)})" for key, values in found.items()]
-    more = [f"{len(listed) - KEYS} keys more"] if len(listed) > KEYS else []
+    more = [f"{len(listed) - KEYS} more keys"] if len(listed) > KEYS else []
     words = f"Besides rule and seed, these runs differ in {'; '.join([*listed[:KEYS], *more])}."
-    return words if crossed(runs) else f"{words} Not every rule has every combination: mind what you compare."
+    return words if crossed(runs) else f"{words} Not every rule has every combination: compare with care."

@@ -1,1 +1,1 @@
-"""A deployment: what `fedfilt deploy` writes, and what keeps it running."""
+"""Deployments: what `fedfilt deploy` writes, and what keeps it running."""

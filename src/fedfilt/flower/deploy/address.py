@@ -1,4 +1,4 @@
-"""Where the edge server is reached, and whether it may be open there. Standard library only."""
+"""The edge server's address, and whether it may be open there. Standard library only."""
 
 import ipaddress
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Address(NamedTuple):
-    """Where the SuperLink is reached."""
+    """The address of the SuperLink."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address:
-    """HOST:PORT as an address.
+    """Parse HOST:PORT.
 
     >>> address("192.168.1.10:9092"), address("localhost:9092").loopback
     (Address(host='192.168.1.10', port=9092), True)
@@ -37,16 +37,16 @@ def address(text: str) -> Address:
 
 
 class Site(NamedTuple):
-    """Where the machines of a deployment are, and what starts them."""
+    """Where the parts of a deployment will be, and the command that starts them."""
 
     where: Address
     authentication: bool
-    insist: bool  # on being open without authentication
-    place: Path  # of the folder on the machines
+    insist: bool  # be open without authentication
+    place: Path  # path of the folder on the machines
     program: str  # the fedfilt command there
 
     def table(self) -> dict[str, Any]:
-        """As it stands in deployment.toml."""
+        """The table for deployment.toml."""
         return {**self._asdict(), "where": str(self.where), "place": str(self.place)}
 
     @classmethod
@@ -57,9 +57,9 @@ class Site(NamedTuple):
 
 
 def check_open(where: Address, authentication: bool, insist: bool) -> None:
-    """Refuse to be open to a network without authentication, unless that is insisted on."""
+    """Refuse to be open to a network without authentication unless `insist` is set."""
     if not authentication and not where.loopback and not insist:
         raise ValueError(
-            f"without authentication anybody who reaches {where} can take part and read models; use 127.0.0.1, "
-            "leave out --no-authentication, or insist with --insist"
+            f"without authentication, anybody who can reach {where} can take part and read models; use 127.0.0.1, "
+            "leave out --no-authentication, or allow it with --insist"
         )

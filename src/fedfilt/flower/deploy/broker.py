@@ -1,6 +1,6 @@
-"""The broker of a home: its configuration, who may say what there, and which certificates count no more.
+"""The broker of a home: its configuration, its access rules, and revoked certificates.
 
-Everything follows from the edge server's home.toml and `issued.json`, which says which certificate each name has.
+Everything follows from the edge server's home.toml and from `issued.json`, which lists the certificates of each name.
 """
 
 import getpass
@@ -23,7 +23,7 @@ from fedfilt.flower.home import EARS, EDGE, PEOPLE
 from fedfilt.home.topics import check_name
 
 ASSISTANT = "homeassistant"
-NAMES = (EDGE, EARS, PEOPLE, ASSISTANT)  # on the broker, besides the devices and what sends for sensors
+NAMES = (EDGE, EARS, PEOPLE, ASSISTANT)  # on the broker, besides devices and senders of sensor readings
 ISSUED = "issued.json"
 TOPIC = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
@@ -54,8 +54,8 @@ log_type warning
 log_type notice
 """
 
-ACL = """# Who may do what; made by `fedfilt home write` and `fedfilt home update` from home.toml: change that instead.
-# A name is that of the client's certificate.
+ACL = """# Access rules; made by `fedfilt home write` and `fedfilt home update` from home.toml: change that instead.
+# Users are named by their certificates.
 user {edge}
 topic readwrite fedfilt/{home}/#
 topic readwrite homeassistant/#
@@ -84,14 +84,14 @@ pattern read fedfilt/{home}/devices/%u/correction
 
 
 class Issued(NamedTuple):
-    """Which certificates were made for the clients of a broker, and which of them count no more."""
+    """The certificates made for the clients of a broker, and those that are revoked."""
 
     now: dict[str, Table]  # name -> its "serials", and the "key" by which the deployment knows a device
     revoked: list[int]
 
     @classmethod
     def read(cls, server: Path) -> "Issued":
-        """As it is in the folder of the edge server; nothing, for a home that an older version wrote."""
+        """Read it from the folder of the edge server; empty for a home that an older version wrote."""
         try:
             table = json.loads((server / ISSUED).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -99,33 +99,33 @@ class Issued(NamedTuple):
         return cls(table["now"], [int(serial) for serial in table["revoked"]])
 
     def give(self, authority: Path, folder: Path, name: str, file: str = "client", key: str = "") -> None:
-        """A new certificate for a name; the one that it had counts no more."""
+        """Make a new certificate for a name and revoke the old one."""
         self.revoke(name)
         self.now[name] = {"serials": [], "key": key}
         self.renew(authority, folder, name, file)
 
     def renew(self, authority: Path, folder: Path, name: str, file: str = "client") -> None:
-        """A new certificate for a name, beside the one that it has, which counts until it ends."""
+        """Make a new certificate for a name; the old one stays valid until it expires."""
         entry = self.now.setdefault(name, {"serials": [], "key": ""})
         entry["serials"].append(str(client(authority, folder, name, file)))
 
     def revoke(self, name: str) -> None:
-        """Let the certificates of a name count no more."""
+        """Revoke the certificates of a name."""
         if name in self.now:
             self.revoked.extend(map(int, self.now.pop(name)["serials"]))
 
     def replaced(self, keys: Mapping[str, str]) -> list[str]:
-        """Devices whose key in the deployment is not the one for which their certificate was made."""
+        """Devices whose key in the deployment is not the one their certificate was made for."""
         return [name for name, key in keys.items() if name in self.now and self.now[name]["key"] != key]
 
     def write(self, server: Path) -> None:
-        """Keep it in the folder of the edge server."""
+        """Write it to the folder of the edge server."""
         table = {"now": self.now, "revoked": [str(serial) for serial in self.revoked]}
         write_atomically(server / ISSUED, json.dumps(table, indent=1).encode())
 
 
 def acl(home: str, sensors: Mapping[str, str], reads: Mapping[str, Iterable[str]]) -> str:
-    """Who may do what: `sensors` names who else may write where, `reads` what devices may read of that.
+    """Access rules: `sensors` maps other clients to the topic they may write, `reads` devices to topics they may read.
 
     >>> acl("villa", {"bridge": "z/#"}, {"watch": ["z/hall"]}).splitlines()[-5:]
     ['user bridge', 'topic readwrite z/#', '', 'user watch', 'topic read z/hall']
@@ -139,25 +139,25 @@ def acl(home: str, sensors: Mapping[str, str], reads: Mapping[str, Iterable[str]
 
 
 def check_sensors(sensors: Mapping[str, str], reads: Mapping[str, Iterable[str]], devices: Iterable[str]) -> None:
-    """Refuse names and topics that cannot be, or that would let somebody say what is another's to say."""
+    """Refuse invalid names and topics, and those that would let a client publish in another's name."""
     devices = list(devices)
     for name in sensors:
         check_name("sensor", name)
         if name in NAMES or name in devices:
-            raise ValueError(f"no sensor may be called {name!r}, which is somebody else's name on the broker")
+            raise ValueError(f"a sensor must not be called {name!r}, which is another client's name on the broker")
     for name in reads:
         if name not in devices:
-            raise ValueError(f"--reads must name devices that take part, got {name!r}; there are {', '.join(devices)}")
+            raise ValueError(f"--reads must name devices that take part ({', '.join(devices)}), got {name!r}")
     for topic in (*sensors.values(), *(topic for topics in reads.values() for topic in topics)):
         if not TOPIC.fullmatch(topic) or re.match(r"fedfilt|homeassistant|[$+#]", topic):
             raise ValueError(
-                "a topic of sensors must have no spaces, and not begin with fedfilt, homeassistant, $, + or #, "
+                "a topic of sensors must not contain spaces or begin with fedfilt, homeassistant, $, + or #, "
                 f"got {topic!r}"
             )
 
 
 def write_broker(made: Path, authority: Path, table: Table, place: Path) -> None:
-    """Write the folder of the broker of a home, whose home.toml is the table, to be used at a place."""
+    """Write the folder of a home's broker, to be used at `place`; `table` is the home.toml."""
     where: Address = address(table["broker"])
     made.mkdir()
     shutil.copyfile(authority / "ca.crt", made / "ca.crt")
@@ -177,7 +177,7 @@ def write_broker(made: Path, authority: Path, table: Table, place: Path) -> None
 
 
 def write_rights(broker: Path, authority: Path, table: Table, revoked: Iterable[int]) -> None:
-    """Write who may do what, and which certificates count no more."""
+    """Write the access rules and the list of revoked certificates."""
     text = acl(table["home"], table.get("sensors", {}), table.get("reads", {}))
     write_atomically(broker / "acl", text.encode())
     (broker / "acl").chmod(0o600)
@@ -185,12 +185,12 @@ def write_rights(broker: Path, authority: Path, table: Table, revoked: Iterable[
 
 
 def reload_broker(broker: Path) -> bool:
-    """Have the broker of a folder, if it runs here, read who may do what anew; whether it does."""
+    """Make the broker of a folder, if it runs here, read the access rules again; returns whether it runs here."""
     try:
         pid = int((broker / "data" / "pid").read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if os.fsencode(broker.resolve() / "mosquitto.conf") not in words:
-            return False  # the number of another process by now
+            return False  # by now, the number of another process
         os.kill(pid, signal.SIGHUP)
     except (OSError, ValueError):
         return False

@@ -1,4 +1,4 @@
-"""A certificate authority, the edge server's certificate, and a key pair per device."""
+"""A certificate authority, the edge server's certificate, and a key pair for each device."""
 
 import datetime
 import ipaddress
@@ -29,7 +29,7 @@ AUTHORITY = "fedfilt building authority"
 
 
 def certificates(folder: Path, where: Address) -> bytes:
-    """A certificate authority and a certificate for the SuperLink; the authority's certificate."""
+    """Make a certificate authority and a certificate for the SuperLink; returns the authority's certificate."""
     folder.mkdir()
     key = ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -48,7 +48,7 @@ def certificates(folder: Path, where: Address) -> bytes:
 
 
 def renew_server(folder: Path, where: Address, out: Path | None = None) -> None:
-    """A new key and certificate for the SuperLink, or for a broker in `out`, signed by the authority in the folder."""
+    """Make a key and certificate for the SuperLink, or for a broker in `out`, signed by the authority in the folder."""
     try:
         own: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(where.host))
     except ValueError:
@@ -59,9 +59,9 @@ def renew_server(folder: Path, where: Address, out: Path | None = None) -> None:
 
 
 def client(authority: Path, folder: Path, name: str, file: str = "client") -> int:
-    """A new key and certificate by which a client of that name is known, and the certificate of its authority.
+    """Make a key and certificate for a client of that name, next to the certificate of the authority.
 
-    Returns the serial number of the certificate, by which it can be revoked.
+    Returns the serial number of the certificate, which is needed to revoke it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
@@ -69,14 +69,14 @@ def client(authority: Path, folder: Path, name: str, file: str = "client") -> in
 
 
 def revocations(authority: Path, serials: Iterable[int]) -> bytes:
-    """A list of certificates that count no more, signed by the authority."""
+    """A list of revoked certificates, signed by the authority."""
     key, issuer = _authority(authority)
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(issuer.subject)
         .last_update(now - datetime.timedelta(days=1))
-        .next_update(now + datetime.timedelta(days=AUTHORITY_DAYS))  # with an old list a broker lets nobody in
+        .next_update(now + datetime.timedelta(days=AUTHORITY_DAYS))  # with an expired list, a broker lets nobody in
         .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
         .add_extension(_issued_by(issuer), critical=False)
     )
@@ -109,7 +109,7 @@ def _sign(
     private.unlink(missing_ok=True)
     _write_key(private, key)
     signed = builder.sign(authority_key, hashes.SHA384())
-    write_atomically(public, _pem(signed))  # last: whoever sees it new finds its key
+    write_atomically(public, _pem(signed))  # last: whoever sees it finds its key
     return signed.serial_number
 
 
@@ -119,7 +119,7 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
         key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} must hold ca.key, perhaps kept elsewhere, and ca.crt: {error}") from None
+        raise ValueError(f"{folder} must hold ca.key, which may be kept elsewhere, and ca.crt: {error}") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey), "as `certificates` makes it"
     return key, certificate
 
@@ -130,7 +130,7 @@ def _issued_by(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
 
 
 def days_left(path: Path, now: datetime.datetime | None = None) -> float:
-    """Days until a certificate ends, counted from now or another time."""
+    """Days until a certificate expires, counted from now or another time."""
     end = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     return (end - (now or datetime.datetime.now(datetime.UTC))) / datetime.timedelta(days=1)
 
@@ -166,7 +166,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def new_key(folder: Path) -> str:
-    """A new key pair of a device, in the formats Flower reads; the public key as text."""
+    """Write a new key pair for a device, in the formats Flower reads; returns the public key as text."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_key(folder / "key", key, ssh=True)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -180,7 +180,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, ssh: bool = False) -
 
 
 def new_group_key() -> str:
-    """A key for all devices and not for the edge server, as the text of its file; see `fedfilt.system.blind`."""
+    """A key that all devices share but the edge server does not have, as text; see `fedfilt.system.blind`."""
     return secrets.token_hex(KEY) + "\n"
 
 

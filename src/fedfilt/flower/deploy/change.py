@@ -1,4 +1,4 @@
-"""Changes of a deployment while its rounds go on: devices are added, removed and replaced, certificates renewed."""
+"""Changes to a running deployment: devices are added, removed and replaced, certificates renewed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,21 +23,21 @@ from fedfilt.system.blind import read_keys
 
 
 def add(building: Path, name: str, room: str | None, links: list[str], group_key: Path | None = None) -> Path:
-    """Let a new device in, or one back in that was removed, and write its folder; it starts before the next round.
+    """Add a new device, or one that was removed, and write its folder; it starts before the next round.
 
-    Without links it is linked with the devices of its room. `group_key` is the file of another device, where rows are
-    hidden from the edge server.
+    Without links, it is linked to the devices in its room. If rows are hidden from the edge server, `group_key` is the
+    file of another device.
     """
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
         members, config = Members(server), experiment_of(server)
         table = members.table
         if not is_own(config):
-            raise ValueError("the devices of this deployment were dealt their samples: only with own data can it grow")
+            raise ValueError("devices of this deployment were dealt their samples; only one with own data can grow")
         check_name(name)
         known = {device["name"]: device for device in table["device"]}
         if name in known and not known[name].get("gone"):
-            raise ValueError(f"{name} takes part already; to give it a new key: fedfilt deploy replace {name}")
+            raise ValueError(f"{name} already takes part; to give it a new key: fedfilt deploy replace {name}")
         now, place = _now(config, members), _room(config, room)
         linked = _linked(now, table, place, links, name)
         if name not in known:
@@ -51,7 +51,7 @@ def add(building: Path, name: str, room: str | None, links: list[str], group_key
 
 
 def remove(building: Path, name: str) -> None:
-    """Let a device in no longer; its model is kept, and it is on the graph no more from the next round on."""
+    """Remove a device: its key is refused, it leaves the graph with the next round, and its model is kept."""
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
         members, config = Members(server), experiment_of(server)
@@ -63,7 +63,7 @@ def remove(building: Path, name: str) -> None:
 
 
 def replace_device(building: Path, name: str, group_key: Path | None = None) -> Path:
-    """Give a device that was lost a new key, and write its folder; its old key is refused from now on."""
+    """Give a lost device a new key and write its folder; its old key is refused from now on."""
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
         members, config = Members(server), experiment_of(server)
@@ -77,7 +77,7 @@ def replace_device(building: Path, name: str, group_key: Path | None = None) -> 
 
 
 def renew(building: Path) -> list[str]:
-    """Make new certificates for all on the edge server, which takes them up by itself; whose they are."""
+    """Renew all certificates on the edge server, which loads them by itself; returns whose they are."""
     server = checked(building / "server", "deployment.toml")
     with _alone(server):
         if not Site.read(Members(server).table).authentication:
@@ -93,7 +93,7 @@ def _alone(server: Path) -> Iterator[None]:
         with locked(server / "flower"):
             yield
     except Busy:
-        raise ValueError("another change of this deployment is being made; try again when it is done") from None
+        raise ValueError("this deployment is being changed by another command; try again when it is done") from None
 
 
 def _device(table: Table, name: str) -> Table:
@@ -102,13 +102,13 @@ def _device(table: Table, name: str) -> Table:
         if device["name"] == name and not device.get("gone"):
             return device
     names = ", ".join(device["name"] for device in table["device"] if not device.get("gone"))
-    raise ValueError(f"no device {name} takes part; there are {names}")
+    raise ValueError(f"name must be a device that takes part ({names}), got {name}")
 
 
 def _write_device(
     building: Path, name: str, config: Config, members: Members, table: Table, group_key: Path | None
 ) -> Path:
-    """Write the folder of a device with a new key, which is noted in the table."""
+    """Write the folder of a device with a new key, and note the key in the table."""
     group = _group_key(group_key, config.privacy.blind)
     run = Run(_planned(config, members, table))
     site, row = Site.read(table), [device["name"] for device in table["device"]].index(name)
@@ -119,15 +119,15 @@ def _write_device(
 
 
 def _group_key(path: Path | None, blind: bool) -> str:
-    """The group key in the file of another device, as text; "" where there is none."""
+    """The group key from the file of another device, as text; "" if the deployment has none."""
     if not blind:
         if path is not None:
-            raise ValueError("--group-key is for deployments with privacy.blind = true; this one has no group key")
+            raise ValueError("--group-key is only for deployments with privacy.blind = true; this one has no group key")
         return ""
     if path is None:
         raise ValueError(
-            "the edge server does not have the group key: take the file group.key from the folder of another device, "
-            "on a machine that is not the edge server if you can, and name it with --group-key"
+            "the edge server does not have the group key: copy the file group.key from another device's folder, "
+            "if possible not via the edge server, and name it with --group-key"
         )
     text = path.read_text(encoding="utf-8")
     read_keys(text)
@@ -135,10 +135,10 @@ def _group_key(path: Path | None, blind: bool) -> str:
 
 
 def _planned(config: Config, members: Members, table: Table) -> Config:
-    """The experiment with all changes, those that are new before the next round; what cannot be is refused."""
+    """The experiment with all changes, new ones before the next round; impossible changes are refused."""
     played = members.played()
     if played + in_use(members.folder) >= config.rounds:
-        raise ValueError(f"there is no round left of {config.rounds} before which that could happen")
+        raise ValueError(f"the change must come before the last of {config.rounds} rounds, which has been played")
     past = members.rounds()
     changed = with_changes(config, table, past + [played + 1] * (len(table.get("change", [])) - len(past)))
     Run(changed)
@@ -146,18 +146,18 @@ def _planned(config: Config, members: Members, table: Table) -> Config:
 
 
 def _now(config: Config, members: Members) -> Any:
-    """The graph as it is in the next round, as far as it is known without training."""
+    """The graph of the next round, as far as it is known without training."""
     run = Run(_planned(config, members, members.table))
     timeline = run.events or Timeline((), run.graph, config.rounds)
     return timeline.at(min(members.played() + 1, config.rounds))
 
 
 def _room(config: Config, room: str | None) -> int | str | None:
-    """A room, as the graph names them: by number or by name."""
+    """A room by number or by name, as in the graph."""
     rooms = config.graph.graph(config.seed).rooms
     if rooms is None or room is None:
         if room is not None:
-            raise ValueError("the graph of this deployment has no rooms: leave out --room")
+            raise ValueError("this deployment's graph has no rooms: leave out --room")
         return None
     place = getattr(config.graph.topology, "place", None)
     named = place(config.seed).room_names if place else ()
@@ -171,24 +171,24 @@ def _room(config: Config, room: str | None) -> int | str | None:
 
 
 def _linked(now: Any, table: Table, room: int | str | None, links: list[str], name: str) -> list[str]:
-    """Names of the devices that a new one is linked with: those given, or all of its room."""
+    """Names of the devices to link a new one to: those given, or all in its room."""
     names = [device["name"] for device in table["device"]]
     there = [other for row, other in enumerate(names) if other != name and now.present[row]]
     for link in links:
         if link not in there:
-            raise ValueError(f"--links must name devices that take part, got {link!r}; there are {', '.join(there)}")
+            raise ValueError(f"--links must name devices that take part ({', '.join(there)}), got {link!r}")
     if links:
         return links
     if room is None:
-        raise ValueError("a new device needs --links, or a --room whose devices it is linked with")
+        raise ValueError("a new device needs --links, or a --room with devices to link it to")
     found = [other for other in there if now.graph.rooms[names.index(other)] == room]
     if not found:
-        raise ValueError(f"no device is in room {room}: say with --links with which the new one is linked")
+        raise ValueError(f"no device is in room {room}: name the devices to link it to with --links")
     return found
 
 
 def _keep(server: Path, table: Table) -> None:
-    """Write the deployment, and tell a SuperLink that is running."""
+    """Write the deployment, and tell the SuperLink if it is running."""
     write_atomically(server / "deployment.toml", tomli_w.dumps(table).encode())
     site = Site.read(table)
     authority = server / "certificates" / "ca.crt" if site.authentication else None
@@ -197,4 +197,4 @@ def _keep(server: Path, table: Table) -> None:
             register(table, link)
     except OSError as error:
         if in_use(server):
-            raise OSError(f"the edge server runs, but has not taken the change yet ({error}): do it again") from None
+            raise OSError(f"the edge server is running but has not taken the change yet ({error}): try again") from None

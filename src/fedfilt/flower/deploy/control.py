@@ -1,4 +1,4 @@
-"""The control of the edge server's own SuperLink."""
+"""Flower's Control API of the edge server's own SuperLink."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +13,18 @@ from fedfilt.engines.flower.identity import registered
 
 @contextmanager
 def control(address: str, authority: Path | None) -> Iterator[Control]:
-    """The control of the SuperLink at an address; `authority` is its CA's certificate, None without TLS."""
+    """The Control API of the SuperLink at an address; `authority` is its CA's certificate, None without TLS."""
     client = Control(address, authority)
     try:
         yield client
     except httpx.HTTPError as error:
-        raise OSError(f"the SuperLink at {address} did not answer as it should: {error}") from error
+        raise OSError(f"unexpected answer from the SuperLink at {address}: {error}") from error
     finally:
         client.close()
 
 
 def register(table: Table, link: Control) -> None:
-    """Make the SuperLink know the devices by their keys, and no others under their names."""
+    """Register the devices' keys with the SuperLink, and remove other keys under their names."""
     nodes = link.nodes()
     for device in registered(table) or []:
         named = [node for node in nodes if node.name == device.name]

@@ -1,8 +1,9 @@
-"""Who is connected to the SuperLink: so many at most, and nobody for long without a request.
+"""Connections to the SuperLink: a limited number, and none for long without a request.
 
-uvicorn takes every connection, and keeps one that never sends a request for ever. Here a connection counts from the
-moment it is accepted, before TLS. When an address has too many, or all together have, the one that has been idle the
-longest makes room for the new one, so that those who send requests get through. TLS, request and answer have time-outs.
+uvicorn accepts every connection, and keeps one that never sends a request for ever. Here, a connection counts from the
+moment it is accepted, before TLS. When there are too many from one address, or too many altogether, the one that has
+been idle longest makes room for the new one, so that clients that send requests get through. TLS, request and answer
+have time-outs.
 """
 
 import asyncio
@@ -22,19 +23,19 @@ import uvicorn
 
 log = logging.getLogger("flwr")
 
-EACH = 512  # connections of an address; a device has two at most, and a hundred may share an address
-MOST = 4096  # of all
-SPARE = 128  # files of the process besides its connections
+EACH = 512  # connections from one address; a device has at most two, and a hundred may share an address
+MOST = 4096  # connections altogether
+SPARE = 128  # open files of the process besides its connections
 WAIT = 30.0  # seconds for TLS and for the head of the first request
 BODY = 60.0  # seconds for the rest of a request
-WORK = 120.0  # seconds for its answer, unless the other end is on this machine, and then until the next request
-TELL = 60.0  # seconds between two lines in the log about connections that were closed
-BACKLOG = 2048  # connections that wait to be taken
+WORK = 120.0  # seconds for its answer (no limit for this machine), and then until the next request
+TELL = 60.0  # seconds between two lines in the log about closed connections
+BACKLOG = 2048  # connections waiting to be accepted
 STATE = "fedfilt.connection"  # where a request finds its connection
 
 
 def raise_limit() -> int:
-    """Let this process have as many open files as it may; how many."""
+    """Raise this process's limit of open files as far as allowed; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -42,7 +43,7 @@ def raise_limit() -> int:
 
 
 def group(host: str) -> str:
-    """What counts as one address: of IPv6 a whole /64, as a single machine may have all of that.
+    """What counts as one address: for IPv6 a whole /64, because a single machine may own all of it.
 
     >>> group("192.168.1.7"), group("2001:db8::1:2"), group("::ffff:10.0.0.1")
     ('192.168.1.7', '2001:db8::/64', '10.0.0.1')
@@ -59,7 +60,7 @@ def group(host: str) -> str:
 
 
 class Tls:
-    """The server's side of TLS; a certificate that was renewed is taken up by the next connection."""
+    """The server's side of TLS; the next connection uses a renewed certificate."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = certificate, key
@@ -71,14 +72,14 @@ class Tls:
         return self._files[0].stat().st_mtime_ns
 
     def context(self) -> ssl.SSLContext:
-        """With the certificate as it is now, if that can be read."""
+        """The context with the current certificate, if that can be read."""
         try:
             if (stamp := self._stamp()) != self._seen:
                 self._seen = stamp
                 self._context.load_cert_chain(*self._files)
                 log.info("the edge server has a new certificate")
         except (OSError, ssl.SSLError) as error:
-            log.warning("the new certificate cannot be read: %s", error)
+            log.warning("cannot read the new certificate: %s", error)
         return self._context
 
 
@@ -94,13 +95,13 @@ class Gate:
         return sum(map(len, self._by.values()))
 
     def enter(self, connection: "Connection") -> bool:
-        """Let a connection in, if need be in place of an idle one; whether there was room."""
+        """Admit a connection, if need be in place of an idle one; returns whether there was room."""
         own = self._by.get(connection.address, {})
         full = own if len(own) >= self._each else None
         if full is None and len(self) >= self._most:
             full = max(self._by.values(), key=len)
         if full is not None:
-            self._tell(f"{len(self)} connections, {len(own)} of them from {connection.address}: idle ones are closed")
+            self._tell(f"{len(self)} connections, {len(own)} of them from {connection.address}: closing idle ones")
             idle = [one for one in full if not one.working]
             if not idle:
                 return False
@@ -122,7 +123,7 @@ class Gate:
 
 
 class Connection(asyncio.Protocol):
-    """A connection from its first moment on, in front of the protocol that reads its requests."""
+    """A connection from the first moment, in front of the protocol that reads its requests."""
 
     def __init__(self, gate: Gate, sock: socket.socket, address: str, make: Callable[["Connection"], Any]) -> None:
         self._gate, self._socket, self._make = gate, sock, make
@@ -132,12 +133,12 @@ class Connection(asyncio.Protocol):
         self._begun: asyncio.Task[None] | None = None
         self._dropped = False
         self.address = address
-        self.since = time.monotonic()  # it is idle
+        self.since = time.monotonic()  # idle since
         self.served = 0  # requests
-        self.working = False  # on a request that has come whole
+        self.working = False  # on a complete request
 
     def begin(self, context: ssl.SSLContext | None) -> None:
-        """Do what is needed before its first request."""
+        """Prepare for the first request."""
         self._expect(WAIT)
         self._begun = asyncio.get_running_loop().create_task(self._begin(context))
 
@@ -145,7 +146,7 @@ class Connection(asyncio.Protocol):
         loop, late = asyncio.get_running_loop(), {} if context is None else {"ssl_handshake_timeout": WAIT}
         try:
             await loop.connect_accepted_socket(lambda: self, self._socket, ssl=context, **late)
-        except (OSError, asyncio.CancelledError):  # refused, too slow, hung up, or dropped
+        except (OSError, asyncio.CancelledError):  # refused, too slow, closed, or dropped
             self._end()
             self._socket.close()
 
@@ -158,11 +159,11 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what came."""
+        """Pass on what arrived."""
         self._inner.data_received(data)
 
     def eof_received(self) -> None:
-        """Pass on that no more comes."""
+        """Pass on that nothing more will arrive."""
         self._inner.eof_received()
 
     def pause_writing(self) -> None:
@@ -174,13 +175,13 @@ class Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Be forgotten."""
+        """Leave the gate."""
         self._end()
         if self._inner is not None:
             self._inner.connection_lost(error)
 
     def drop(self) -> None:
-        """End it now."""
+        """Close it now."""
         self._dropped = True
         self._end()
         if self._transport is not None:
@@ -194,7 +195,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """While a request whose head has come is read and answered."""
+        """The time during which a request, whose head has arrived, is read and answered."""
         self._expect(BODY)
         try:
             yield
@@ -203,10 +204,10 @@ class Connection(asyncio.Protocol):
             self.working = False
             self.since = time.monotonic()
             if not self._transport.is_closing():
-                self._expect(WORK)  # in which the other end also takes the answer
+                self._expect(WORK)  # which includes sending the answer
 
     def heard(self, receive: Callable[[], Awaitable[Any]], here: bool) -> Callable[[], Awaitable[Any]]:
-        """What gives the parts of a request; after its last one, others can no longer take its place."""
+        """Wrap what receives the parts of a request: after the last one, no other connection can take its place."""
 
         async def hear() -> Any:
             part = await receive()
@@ -218,7 +219,7 @@ class Connection(asyncio.Protocol):
         return hear
 
     def _expect(self, seconds: float | None) -> None:
-        """End it unless something happens within so many seconds."""
+        """Close it unless something happens within these seconds."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -236,7 +237,7 @@ class Server(uvicorn.Server):
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, start the app, and take connections: whoever sees that it has started can connect."""
+        """Listen, start the app, and accept connections: once it has started, clients can connect."""
         host, port = self.config.host, self.config.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -249,7 +250,7 @@ class Server(uvicorn.Server):
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, end those that are idle, and then the app."""
+        """Stop accepting connections, close idle ones, and then end the app."""
         if self._accepting is not None and self._listener is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
@@ -261,8 +262,8 @@ class Server(uvicorn.Server):
         while True:
             try:
                 sock, peer = await loop.sock_accept(listener)
-            except OSError as error:  # it may have been hung up already
-                log.warning("a connection cannot be taken: %s", error)
+            except OSError as error:  # it may have been closed already
+                log.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(0.1)
                 continue
             connection = Connection(self._gate, sock, group(peer[0]), self._protocol)
@@ -272,7 +273,7 @@ class Server(uvicorn.Server):
                 sock.close()
 
     def _protocol(self, connection: Connection) -> Any:
-        """What reads the requests of a connection, and tells the app whose they are."""
+        """The protocol that reads the requests of a connection and tells the app where they come from."""
         make: Any = self.config.http_protocol_class
         state = {**self.lifespan.state, STATE: connection}
         return make(config=self.config, server_state=self.server_state, app_state=state)

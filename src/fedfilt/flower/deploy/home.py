@@ -1,14 +1,14 @@
-"""What a living home needs besides its deployment: a broker that knows every device, and keys for all who speak there.
+"""What a living home needs besides its deployment: a broker that knows every device, and keys for all its clients.
 
-    server/       home.toml, mqtt/ (two keys of the edge server, one of `fedfilt home label`), issued.json (which
-                  certificates there are), start-home.sh, its unit
+    server/       home.toml, mqtt/ (two keys of the edge server, one of `fedfilt home label`), issued.json (the
+                  certificates issued), start-home.sh, its unit
     broker/       mosquitto.conf, acl, revoked.pem, ca.crt, server.crt, server.key, start.sh, fedfilt-broker.service
     assistant/    ca.crt, client.crt, client.key, for Home Assistant
-    sensors/      NAME/ca.crt, client.crt, client.key, for what sends the readings of sensors
+    sensors/      NAME/ca.crt, client.crt, client.key, for clients that send sensor readings
     devices/      NAME/home.toml, NAME/mqtt/
 
-The broker takes a client for whom its certificate names, and lets a device write only what it says itself and read only
-what is said to it.
+The broker identifies a client by its certificate, and lets a device publish only its own messages and read only those
+sent to it.
 """
 
 import math
@@ -57,20 +57,21 @@ def write_home(
     sensors: Mapping[str, str] | None = None,
     reads: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Write what the home in a deployment needs, all of it or nothing.
+    """Write what the home of a deployment needs: all of it, or nothing.
 
-    `where` the broker is reached, by default beside the edge server; `rooms` by device, by default those of the graph;
-    `sensors` who else sends on the broker, and on which topics; `reads` which of these topics a device may read.
+    `where` is the broker's address, by default on the edge server; `rooms` are the devices' rooms, by default those of
+    the graph; `sensors` are other clients and the topics they publish on; `reads` tells which of these topics a device
+    may read.
     """
     server = checked(building / "server", "deployment.toml")
     members, config = Members(server), experiment_of(server)
     site = Site.read(members.table)
     if not site.authentication:
-        raise ValueError("a home needs certificates, which this deployment has not (--no-authentication)")
+        raise ValueError("a home needs certificates, but this deployment has none (--no-authentication)")
     if not is_own(config):
         raise ValueError('a home needs devices with their own data: [data] name = "own"')
     if UNKNOWN in config.data.labels:
-        raise ValueError(f"no label may be called {UNKNOWN!r}: that is what a room says that does not know")
+        raise ValueError(f"a label must not be called {UNKNOWN!r}: rooms say that when they are not sure")
     table: Table = {
         "home": home,
         "broker": str(where or Address(site.where.host, PORT)),
@@ -107,12 +108,12 @@ def update_home(
     reads: Mapping[str, Sequence[str]] | None = None,
     renew: bool = False,
 ) -> dict[str, str]:
-    """Bring the home in line with its deployment, all of it or nothing; what was done, by name.
+    """Bring the home in line with its deployment: all of it, or nothing. Returns what was done, by name.
 
-    Devices that were added since get keys and a room, those that were replaced new keys, and the keys of those that
-    were removed count no more. `rooms` may move devices, `sensors` and `reads` add to who may send and read. An edge
-    server and a broker that are running take it up by themselves, a device when it starts again. Certificates that end
-    soon are renewed, with `renew` all of them.
+    Devices added since then get keys and a room, replaced ones get new keys, and the keys of removed ones are revoked.
+    `rooms` may move devices; `sensors` and `reads` allow further clients and topics. A running edge server and broker
+    pick up the change by themselves, a device when it restarts. Certificates that expire soon are renewed, with `renew`
+    all of them.
     """
     server = checked(building / "server", "home.toml")
     check_owner(server)
@@ -135,18 +136,18 @@ def update_home(
     moved = [name for name in before if name in found and found[name] != before[name]]
     replaced = [name for name in issued.replaced(keys) if name in found]
     removed = [name for name in before if name not in found]
-    said = {name: f"may speak in {found[name]}" for name in added}
+    said = {name: f"takes part in {found[name]}" for name in added}
     for name in moved:
         away = "" if (building / "devices" / name).is_dir() else "; its folder is not here: change its home.toml too"
-        said[name] = f"is in {found[name]} now{away}"
+        said[name] = f"is now in {found[name]}{away}"
     said |= dict.fromkeys(replaced, "has new keys")
-    said |= dict.fromkeys(removed, "may speak no more")
-    said |= {name: f"may send on {topic}" for name, topic in new.items()}
+    said |= dict.fromkeys(removed, "is no longer admitted")
+    said |= {name: f"may publish on {topic}" for name, topic in new.items()}
     said |= {name: f"may read {', '.join(topics)}" for name, topics in (reads or {}).items()}
     if said:
         _change(building, table, after, issued, keys, (added, moved, replaced, removed, list(new)))
         if not reload_broker(building / "broker"):
-            said["the broker"] = "does not run here; if it runs elsewhere, copy its folder there and reload it"
+            said["the broker"] = "is not running here; if it runs elsewhere, copy its folder there and reload it"
     old = [name for name in found if name not in (*added, *replaced)]
     for whose, what in _renewed(building, old, after["sensors"].keys() - new, renew).items():
         said[whose] = f"{said[whose]}, and {what}" if whose in said else what
@@ -156,15 +157,15 @@ def update_home(
 def _change(
     building: Path, before: Table, after: Table, issued: Issued, keys: Mapping[str, str], who: Sequence[list[str]]
 ) -> None:
-    """Make a home.toml, and all that follows from it, what it is to be; `who` is added, moved, replaced, removed, new.
+    """Write a changed home.toml and all that follows from it; `who` has added, moved, replaced, removed and new names.
 
-    Until the folders of devices are moved to their place, nothing has changed.
+    Nothing has changed until the folders of devices are moved to their place.
     """
     server, (added, moved, replaced, removed, sensors) = building / "server", who
     authority = server / "certificates"
     for name in replaced:
         if not (building / "devices" / name / "device.toml").exists():
-            raise ValueError(f"the folder of {name}, as fedfilt deploy replace wrote it, is not here")
+            raise ValueError(f"the folder of {name} must be here, as fedfilt deploy replace wrote it")
     made = Path(tempfile.mkdtemp(prefix=".fedfilt-", dir=building))
     try:
         for name in (*added, *replaced):
@@ -174,7 +175,7 @@ def _change(
                 issued.give(authority, made / "sensors" / name, name)
         for name in removed:
             issued.revoke(name)
-        for name in replaced:  # what they had is of no use to anybody
+        for name in replaced:  # their old keys are useless
             shutil.rmtree(building / "devices" / name / "mqtt", ignore_errors=True)
             (building / "devices" / name / "home.toml").unlink(missing_ok=True)
         _move(made, building)
@@ -182,7 +183,7 @@ def _change(
             keep_copy(server, building / "devices" / name / "mqtt", name)
         for name in moved:
             path = building / "devices" / name / "home.toml"
-            if path.exists():  # else it is on the device by now; the edge server's word counts
+            if path.exists():  # otherwise it is on the device by now; the edge server's list decides
                 about = tomllib.loads(path.read_text(encoding="utf-8")) | {"room": after["devices"][name]}
                 write_atomically(path, tomli_w.dumps(about).encode())
         issued.write(server)
@@ -193,7 +194,7 @@ def _change(
 
 
 def _renewed(building: Path, devices: Iterable[str], sensors: Iterable[str], everything: bool) -> dict[str, str]:
-    """Renew certificates that end soon, or everything; what was done, by whose they are."""
+    """Renew certificates that expire soon, or all; returns what was done, by owner."""
     within_days, server = math.inf if everything else CARRIED, building / "server"
     done = dict.fromkeys(renew_all(server, within_days), "has a new certificate")
     others = {"Home Assistant": (ASSISTANT, building / "assistant")}
@@ -209,30 +210,30 @@ def _renewed(building: Path, devices: Iterable[str], sensors: Iterable[str], eve
 
 
 def _keys(members: Members) -> dict[str, str]:
-    """By name, the key by which the deployment knows each device."""
+    """The key of each device in the deployment, by name."""
     return {one["name"]: one["public_key"] for one in members.table["device"]}
 
 
 def _check(table: Table) -> None:
-    """Refuse a home whose names cannot be in a topic or are somebody else's, or that cannot be announced."""
+    """Refuse a home with names that are invalid in a topic or taken, or that cannot be announced."""
     home, rooms, labels = table["home"], table["devices"], table["labels"]
     for what, name in [("home", home), *(("device", name) for name in rooms), *(("room", r) for r in rooms.values())]:
         check_name(what, name)
     for name in NAMES:
         if name in rooms:
-            raise ValueError(f"no device may be called {name!r}, which is somebody else's name on the broker")
+            raise ValueError(f"a device must not be called {name!r}, which is another client's name on the broker")
     check_sensors(table["sensors"], table["reads"], rooms)
     for name, room in rooms.items():
         topics = Topics(home)
         for said in (room_config(topics, room, labels, 1), device_config(topics, name, labels, 1, battery=True)):
             try:
-                check_size("what Home Assistant is told", said)
+                check_size("the message for Home Assistant", said)
             except ValueError as error:
                 raise ValueError(f"the {len(labels)} labels are too many or too long to announce: {error}") from None
 
 
 def _write_device(made: Path, authority: Path, table: Table, issued: Issued, key: str) -> None:
-    """Write what a device needs, whose name is that of its folder."""
+    """Write what a device needs; the device has the name of its folder."""
     name = made.name
     issued.give(authority, made / "mqtt", name, key=key)
     own = {
@@ -255,7 +256,7 @@ def _write_server(made: Path, authority: Path, table: Table, site: Site, issued:
 
 
 def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[str, str]:
-    """By name, the room of every device that takes part."""
+    """The room of every device that takes part, by name."""
     table = members.table
     graph = config.graph.graph(config.seed).rooms
     placed = {} if graph is None else dict(zip((one["name"] for one in table["device"]), graph.tolist(), strict=False))
@@ -263,7 +264,7 @@ def _rooms(config: Config, members: Members, given: Mapping[str, str]) -> dict[s
     names = [one["name"] for one in table["device"] if not one.get("gone")]
     for name in given:
         if name not in names:
-            raise ValueError(f"--room must name devices that take part, got {name!r}; there are {', '.join(names)}")
+            raise ValueError(f"--room must name devices that take part ({', '.join(names)}), got {name!r}")
     called = {name: f"room-{room}" if isinstance(room, int) else str(room) for name, room in placed.items()}
     return {name: given.get(name) or called.get(name, "home") for name in names}
 
@@ -278,9 +279,9 @@ def _move(made: Path, building: Path) -> None:
         pairs += [(one, building / one.relative_to(made)) for one in folder.iterdir()]
     for _, target in pairs:
         if target.exists():
-            raise ValueError(f"{target} is there already; remove it to write the home anew")
+            raise ValueError(f"{target} exists already; remove it to write the home again")
         if not target.parent.is_dir():
-            raise ValueError(f"{target.parent} is not here: write the home before you move the devices' folders")
+            raise ValueError(f"there is no {target.parent}: write the home before you move the devices' folders")
     moved: list[Path] = []
     try:
         for source, target in pairs:

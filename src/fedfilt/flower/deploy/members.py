@@ -1,9 +1,9 @@
-"""Who takes part in a deployment, and what is known of them: `deployment.toml`, `changes.json`, `status.json`.
+"""The members of a deployment and what is known about them: `deployment.toml`, `changes.json`, `status.json`.
 
 `deployment.toml` lists the devices by row and, in order, each `change` since the deployment was written: a device that
-joins or leaves. It is written by the commands that change it. The server app reads it between rounds, and notes in
-`changes.json` before which round each change takes place: so a run that is resumed, or played again on one machine, has
-the same events in the same rounds.
+joins or leaves. Only the commands for changes write it. The server app reads it between rounds and records in
+`changes.json` the round before which each change takes place, so that a run that is resumed, or repeated on one
+machine, has the same events in the same rounds.
 """
 
 import json
@@ -31,7 +31,7 @@ class Members:
 
     @property
     def table(self) -> Table:
-        """The deployment as it was last read."""
+        """The deployment as last read."""
         return tomllib.loads(self._content.decode())
 
     def changed(self) -> bool:
@@ -43,12 +43,12 @@ class Members:
         return registered(self.table)
 
     def rounds(self) -> list[int]:
-        """Before which round each change took place; new ones are not in it yet, and none is in a run that is new."""
+        """The round before which each change took place; new changes are missing, and a new run has none."""
         path = self.folder / "changes.json"
         return list(json.loads(path.read_text())) if path.exists() and self._begun() else []
 
     def played(self) -> int:
-        """How many rounds have been played; the lines are counted, not read, as this is asked often."""
+        """How many rounds have been played; lines are counted, not read, because this is called often."""
         path = self.run / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -65,7 +65,7 @@ class Members:
         return {row for row, device in enumerate(self.table["device"]) if device.get("gone")}
 
     def settle(self, config: Config) -> Config:
-        """The experiment with all changes up to now; those that are new take place before the next round."""
+        """The experiment with all changes up to now; new ones take place before the next round."""
         self._content = self._file.read_bytes()
         changes, rounds = self.table.get("change", []), self.rounds()
         played = self.played()
@@ -76,7 +76,7 @@ class Members:
         return with_changes(config, self.table, rounds)
 
     def report(self, line: Table, seen: Mapping[int, Seen]) -> None:
-        """Keep what is known of the devices after a round, for `fedfilt deploy status`."""
+        """Record what is known about the devices after a round, for `fedfilt deploy status`."""
         own = line.get("mixed", {}).get("local", {})
         tested = own.get("devices", [])
         known = self.known()
@@ -89,7 +89,7 @@ class Members:
         write_atomically(self.folder / "status.json", json.dumps({"round": line["round"], "devices": known}).encode())
 
     def known(self) -> dict[str, Table]:
-        """By name, what is known of the devices."""
+        """What is known about the devices, by name."""
         path = self.folder / "status.json"
         return dict(json.loads(path.read_text())["devices"]) if path.exists() and self._begun() else {}
 
@@ -104,6 +104,6 @@ def with_changes(config: Config, table: Table, rounds: list[int]) -> Config:
             events.append(Event(round, leave=device))
         else:
             links = tuple((device, rows[other]) for other in change["links"])
-            start = "own" if config.privacy.blind else "neighbours"  # whose models a blind server cannot mix anew
+            start = "own" if config.privacy.blind else "neighbours"  # a blind server cannot mix the neighbours' models
             events.append(Event(round, join=device, links=links, room=change.get("room"), start=start))
     return replace(config, events=(*config.events, *events))

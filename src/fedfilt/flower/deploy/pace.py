@@ -1,4 +1,4 @@
-"""When the rounds of a deployment are played: at once, every so often, at night, or when somebody asks for one."""
+"""When the rounds of a deployment are played: back to back, at intervals, at night, or on request."""
 
 import re
 import time
@@ -12,15 +12,15 @@ NEXT = "next"  # a file of this name in the server's folder asks for a round now
 
 
 class Pace(NamedTuple):
-    """How rounds follow one another."""
+    """When rounds start."""
 
-    every: float = 0.0  # seconds from one to the next, at least; 0: at once
+    every: float = 0.0  # least seconds from the end of one round to the next; 0: no pause
     between: tuple[int, int] | None = (
-        None  # minutes of the day within which they begin; the second may be past midnight
+        None  # minutes of the day between which rounds may start; the second may be past midnight
     )
 
     def due(self, last: float | None, now: float) -> bool:
-        """Whether a round may begin, after one that ended at `last` (None: none yet), in seconds since 1970.
+        """Whether a round may start, after one that ended at `last` (None: none yet), in seconds since 1970.
 
         >>> Pace(every=3600.0).due(last=0.0, now=3599.0), Pace(every=3600.0).due(last=None, now=0.0)
         (False, True)
@@ -35,7 +35,7 @@ class Pace(NamedTuple):
 
 
 def pace(every: str = "", between: tuple[str, ...] = ()) -> Pace:
-    """A pace from texts.
+    """Parse a pace.
 
     >>> pace("6h"), pace(between=("23:00", "05:30"))
     (Pace(every=21600.0, between=None), Pace(every=0.0, between=(1380, 330)))
@@ -59,7 +59,7 @@ def asked(folder: Path) -> bool:
 
 
 def wait_turn(folder: Path, how: Pace, last: float | None, look: float = 1.0) -> bool:
-    """Wait a moment if no round is due and nobody has asked for one; True if the next may begin."""
+    """Wait a moment if no round is due and nobody has asked for one; True if the next may start."""
     if how.due(last, time.time()) or asked(folder):
         (folder / NEXT).unlink(missing_ok=True)
         return True

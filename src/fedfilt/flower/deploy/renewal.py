@@ -1,7 +1,8 @@
-"""Certificates that end soon: which they are, and new ones in time.
+"""Finds certificates that expire soon and renews them in time.
 
-They last a year, and their authority ten. Where the authority's key is, the edge server renews its own and the broker's
-a month before they end, without a restart. What a device shows to the broker has to be carried to the device.
+They last a year, and their authority ten years. If the authority's key is there, the edge server renews its own and the
+broker's certificate a month before they expire, without a restart. A device's certificate for the broker has to be
+copied to the device.
 """
 
 import logging
@@ -23,8 +24,8 @@ from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
 
 log = logging.getLogger("fedfilt")
 
-SOON = 30.0  # days before its end at which a certificate is renewed
-CARRIED = 60.0  # likewise, if somebody has to carry it to its place
+SOON = 30.0  # days before it expires that a certificate is renewed
+CARRIED = 60.0  # the same, if somebody has to copy it to its place
 DAY = 86_400.0  # seconds
 
 
@@ -53,13 +54,13 @@ def on_server(server: Path) -> list[Certificate]:
 
 
 def _renew_broker(authority: Path, where: Address, broker: Path) -> None:
-    """A new certificate for the broker, which is told so; one that runs elsewhere has to be told by hand."""
+    """Renew the broker's certificate and reload the broker; one that runs elsewhere must be reloaded by hand."""
     renew_server(authority, where, broker)
     reload_broker(broker)
 
 
 def renew_all(server: Path, within_days: float = math.inf, now: datetime | None = None) -> list[str]:
-    """Renew the certificates on an edge server that end within so many days; whose they are."""
+    """Renew the certificates on an edge server that expire within some days; returns whose they are."""
     due = [one for one in on_server(server) if days_left(one.path, now) < within_days]
     for one in due:
         one.renew()
@@ -67,13 +68,13 @@ def renew_all(server: Path, within_days: float = math.inf, now: datetime | None 
 
 
 def renew_due(server: Path, now: datetime | None = None) -> None:
-    """Renew what ends soon on an edge server; what cannot be done is said in the log."""
+    """Renew what expires soon on an edge server; failures are logged."""
     try:
         due = [one for one in on_server(server) if days_left(one.path, now) < SOON]
         if due and not (server / "certificates" / "ca.key").exists():
             first = min(due, key=lambda one: days_left(one.path, now))
             log.warning(
-                "the certificate of %s ends in %.0f days: put ca.key back into %s, and run fedfilt deploy renew",
+                "the certificate of %s expires in %.0f days: put ca.key back into %s and run fedfilt deploy renew",
                 first.whose,
                 days_left(first.path, now),
                 server / "certificates",
@@ -83,11 +84,11 @@ def renew_due(server: Path, now: datetime | None = None) -> None:
                 for whose in renew_all(server, SOON, now):
                     log.info("the certificate of %s was renewed", whose)
     except (Busy, OSError, ValueError) as error:
-        log.warning("certificates could not be renewed, which is tried again tomorrow: %s", error)
+        log.warning("could not renew certificates; trying again tomorrow: %s", error)
 
 
 def daily(do: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:
-    """What does something at its first call, and then once a day, however often it is called.
+    """A function that calls `do` the first time and then once a day, however often it is called.
 
     >>> done, now = [], [0.0]
     >>> call = daily(lambda: done.append(now[0]), lambda: now[0])
@@ -108,7 +109,7 @@ def daily(do: Callable[[], None], clock: Callable[[], float] = time.monotonic) -
 
 
 def renew_device(building: Path, name: str) -> Path:
-    """Make what a device shows to the broker anew, in its folder here; the folder to carry to it."""
+    """Renew a device's certificate for the broker, in its folder here; returns the folder to copy to the device."""
     folder = building / "devices" / name / "mqtt"
     renew_client(building / "server", folder, name)
     keep_copy(building / "server", folder, name)
@@ -116,20 +117,20 @@ def renew_device(building: Path, name: str) -> Path:
 
 
 def renew_client(server: Path, folder: Path, name: str) -> None:
-    """Make what somebody shows to the broker anew, in a folder, and remember it."""
+    """Renew a client's certificate for the broker, in a folder, and record it."""
     issued = Issued.read(server)
     issued.renew(server / "certificates", folder, name)
     issued.write(server)
 
 
 def keep_copy(server: Path, folder: Path, name: str) -> None:
-    """Keep a device's certificate, which is public, on the edge server, to know when it ends."""
+    """Keep a copy of a device's certificate, which is public, on the edge server, to know when it expires."""
     (server / "mqtt" / "devices").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "client.crt", server / "mqtt" / "devices" / f"{name}.crt")
 
 
 def device_days(building: Path, name: str, now: datetime | None = None) -> float:
-    """Days until the certificate by which the broker knows a device ends; NaN if that is not known here."""
+    """Days until a device's certificate for the broker expires; NaN if unknown here."""
     copies = (
         building / "server" / "mqtt" / "devices" / f"{name}.crt",
         building / "devices" / name / "mqtt" / "client.crt",
@@ -141,7 +142,7 @@ def device_days(building: Path, name: str, now: datetime | None = None) -> float
 
 
 def lasting(building: Path, now: datetime | None = None) -> dict[str, float]:
-    """By whose they are, for how many days the certificates of a deployment last, as far as that is known."""
+    """Days until the certificates of a deployment expire, by owner, as far as known."""
     server = building / "server"
     found = {one.whose: days_left(one.path, now) for one in on_server(server)}
     if found:

@@ -1,7 +1,7 @@
-"""Keeps the edge server of a deployment alive: a SuperLink, and the run on it.
+"""Keeps the edge server of a deployment alive: a SuperLink and the run on it.
 
 Flower does not resume a run. When a SuperLink or a server app has died, a new Flower run is started, and the server app
-goes on from its last checkpoint.
+continues from its last checkpoint.
 """
 
 import logging
@@ -28,9 +28,9 @@ from fedfilt.flower.deploy.renewal import daily, renew_due
 from fedfilt.flower.deploy.supervise import PAUSE, Terminated, checked, experiment_table, running, stoppable
 
 log = logging.getLogger("fedfilt")
-ASK = 5.0  # seconds between two questions how a run is, each of which the SuperLink logs
+ASK = 5.0  # seconds between two queries of a run's status, each of which the SuperLink logs
 MOST_LOG = 8_000_000  # bytes of a log; there is one older one
-FAILURES = 4  # runs that may end without a new round before we give up
+FAILURES = 4  # Flower runs that may end without a new round before we give up
 
 
 def server_command(folder: Path) -> list[str]:
@@ -51,12 +51,12 @@ def _nothing() -> None:
 
 
 def keep_server(folder: Path, ready: Callable[[], None] = _nothing, done: Callable[[], None] = _nothing) -> None:
-    """Run the SuperLink and the experiment until it is complete; go on from the last checkpoint after any crash.
+    """Run the SuperLink and the experiment until it is complete; continue from the last checkpoint after any crash.
 
-    `ready` is called whenever devices can join, `done` when they should leave, before the SuperLink ends.
+    `ready` is called whenever devices can connect, `done` when they should leave, before the SuperLink ends.
     """
     folder = checked(folder, "deployment.toml")
-    experiment_table(folder)  # refused at once if it names code that nobody trusts
+    experiment_table(folder)  # refuses at once if it names code that is not trusted
     site = Site.read(_deployment(folder))
     check_open(site.where, site.authentication, site.insist)
     failures, reached, renew = 0, _round(folder), daily(partial(renew_due, folder))
@@ -72,13 +72,13 @@ def keep_server(folder: Path, ready: Callable[[], None] = _nothing, done: Callab
             reached = _round(folder)
             if failures == FAILURES:
                 raise OSError(f"the run failed {FAILURES} times without a new round; see {folder}/*.log")
-            log.warning("the run stopped after round %d; a new one goes on from there", reached)
+            log.warning("the run stopped after round %d; a new one continues from there", reached)
             time.sleep(1.0)
         log.info("all rounds are played; to look at them: fedfilt report %s", folder / "run")
 
 
 def _serve(folder: Path, ready: Callable[[], None], done: Callable[[], None], renew: Callable[[], None]) -> None:
-    """Run a SuperLink and one run after the other on it, as long as they get on."""
+    """Run a SuperLink and one Flower run after the other on it, as long as they make progress."""
     renew()
     site = Site.read(_deployment(folder))
     authority = folder / "certificates" / "ca.crt" if site.authentication else None
@@ -114,15 +114,15 @@ def keep_all(folder: Path, supernode: bool = False) -> None:
 
 
 def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, renew: Callable[[], None]) -> None:
-    """Start a Flower run, and return when it has ended, or the SuperLink has.
+    """Start a Flower run, and return when it or the SuperLink has ended.
 
-    Flower takes a minute to miss a server app that was killed; that it no longer holds the run folder is seen at once.
+    Flower takes a minute to notice that a server app was killed; its lock on the run folder is gone at once.
     """
     _end_server_app(folder)  # of a run before this one
     run = link.start(folder / "app")
-    log.info("Flower run %d goes on after round %d", run, _round(folder))
+    log.info("Flower run %d continues after round %d", run, _round(folder))
     told = _tell(folder, None)
-    seen = asked = 0.0  # when the server app was last seen; it takes a while to begin
+    seen = asked = 0.0  # when the server app was last seen; it takes a while to start
     while superlink.poll() is None and not _complete(folder):
         told = _tell(folder, told)
         renew()
@@ -145,7 +145,7 @@ def _play(folder: Path, superlink: "subprocess.Popen[bytes]", link: Control, ren
 
 
 def bound(path: Path) -> bool:
-    """Empty a log to which another process appends, once it is large; what was in it becomes NAME.1.log."""
+    """Once a log that another process writes is large, move its content to NAME.1.log and empty it."""
     with suppress(OSError):
         if path.stat().st_size > MOST_LOG:
             shutil.copyfile(path, path.with_suffix(".1.log"))
@@ -155,7 +155,7 @@ def bound(path: Path) -> bool:
 
 
 def _tell(folder: Path, since: int | None) -> int:
-    """Pass on what the server app has logged since a place in its log (None: nothing yet); the place for next time."""
+    """Pass on what the server app logged since a position in its log (None: none yet); returns the new position."""
     path = folder / "run.log"
     if since is None or not path.exists():
         return path.stat().st_size if path.exists() else 0
@@ -169,7 +169,7 @@ def _tell(folder: Path, since: int | None) -> int:
 
 
 def _end_server_app(folder: Path) -> None:
-    """End a server app that has outlived its SuperLink: it would keep the folder in use, and try for ever."""
+    """End a server app that has outlived its SuperLink: it would keep the folder in use and retry for ever."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + 5
         if in_use(folder):
@@ -194,7 +194,7 @@ def _deployment(folder: Path) -> Table:
 
 @contextmanager
 def _superlink(folder: Path, where: Address) -> Iterator["subprocess.Popen[bytes]"]:
-    """The SuperLink, ready to be spoken to."""
+    """A SuperLink that is ready for requests."""
     with socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""How the devices of a deployment are, from what the edge server knows of them."""
+"""The state of a deployment's devices, as far as the edge server knows it."""
 
 import re
 import time
@@ -13,37 +13,37 @@ from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.renewal import lasting
 from fedfilt.flower.deploy.supervise import checked
 
-LOG = 1 << 20  # bytes at the end of the SuperLink's log that are looked at
+LOG = 1 << 20  # bytes read from the end of the SuperLink's log
 
 
 class Status(NamedTuple):
-    """How a device is; what is not known is None."""
+    """The state of a device; unknown values are None."""
 
     device: str
-    online: bool | None  # None: the SuperLink does not run
-    last_round: int | None  # in which it answered well
-    seconds_ago: float | None  # that was
-    samples: int | None  # it said it had trained on
+    online: bool | None  # None: the SuperLink is not running
+    last_round: int | None  # the last with a good reply
+    seconds_ago: float | None  # since that reply
+    samples: int | None  # that it reported training on
     score: float | None  # on its own test, if it reports that
-    metric: str | None  # what score that is
+    metric: str | None  # name of the score
     clock_ahead: float | None  # seconds
     version: str | None  # of fedfilt on it
-    problem: str  # why its last answer was none
-    refused: int  # attempts of a second process with its key, as far as the log goes back: a restart, or a copy
+    problem: str  # why its last reply failed
+    refused: int  # attempts by a second process with its key (a restart or a copy), as far as the log goes back
 
 
 class Report(NamedTuple):
-    """How a deployment is."""
+    """The state of a deployment."""
 
     round: int  # rounds played
     running: bool  # the edge server
     devices: list[Status]
-    strangers: int  # attempts to take part with a key that is not registered (any more), as far as the log goes back
-    certificates: dict[str, int]  # by whose they are, for how many days they last
+    strangers: int  # attempts with a key that is not registered (any more), as far as the log goes back
+    certificates: dict[str, int]  # days until they expire, by owner
 
 
 def status(building: Path) -> Report:
-    """How a deployment and its devices are."""
+    """The state of a deployment and its devices."""
     server = checked(building / "server", "deployment.toml")
     members = Members(server)
     table, known = members.table, members.known()
@@ -91,7 +91,7 @@ def status(building: Path) -> Report:
 
 
 def _refused(log: Path) -> Counter[bytes]:
-    """By public key, how often it was refused according to the end of the SuperLink's log."""
+    """How often each public key was refused, according to the end of the SuperLink's log."""
     if not log.exists():
         return Counter()
     with log.open("rb") as file:

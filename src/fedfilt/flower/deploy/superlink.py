@@ -1,9 +1,9 @@
-"""Flower's SuperLink with its control shut to the network, started with Flower's own options.
+"""Flower's SuperLink with its Control API closed to the network, started with Flower's own options.
 
-Flower serves its three APIs on one port: Fleet for devices (with their keys), Control to start runs and register keys,
-Runtime for the server app. The last two ask for no account, and whoever reaches them may run code on every device.
-Here they answer only to the machine of the SuperLink itself. Flower reads a request before it looks who sent it; here
-one from another machine may be no larger than FEDFILT_MOST_BYTES. `gate` bounds the connections.
+Flower serves three APIs on one port: Fleet for devices (with their keys), Control to start runs and register keys, and
+Runtime for the server app. The last two require no account, and whoever reaches them can run code on every device.
+Here, they answer only to the SuperLink's own machine. Flower reads a request before it checks who sent it; here, a
+request from another machine must not be larger than FEDFILT_MOST_BYTES. `gate` limits the connections.
 """
 
 import ipaddress
@@ -23,11 +23,11 @@ log = logging.getLogger("flwr")
 
 OPEN = "/v1/fleet/"  # what devices need
 MOST_BYTES = "FEDFILT_MOST_BYTES"
-THREADS = 4  # that work on requests; by itself it has 40, which wait for one another's lock of the database
+THREADS = 4  # that work on requests; by default there are 40, which wait for each other's lock on the database
 
 
 class Guard:
-    """Refuses what is not of the Fleet API, and what is too large, unless it comes from this machine."""
+    """Refuses requests outside the Fleet API, and large ones, unless they come from this machine."""
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         self._app, self._most = app, most_bytes
@@ -43,15 +43,15 @@ class Guard:
             if here:
                 await self._app(scope, hear, send)
             elif scope["type"] != "http" or not scope["path"].startswith(OPEN):
-                await _refuse(scope, send, 403, "only the machine of the SuperLink may do this")
+                await _refuse(scope, send, 403, "only the SuperLink's own machine may do this")
             elif not _small(scope, self._most):
-                await _refuse(scope, send, 413, f"a request must say its length, of at most {self._most} bytes")
+                await _refuse(scope, send, 413, f"a request must declare its length, at most {self._most} bytes")
             else:
                 await self._app(scope, hear, send)
 
 
 def _small(scope: Scope, most: int) -> bool:
-    """Whether a request has no body, or one of a length that is known and not too large."""
+    """Whether a request has no body, or one with a known length that is not too large."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     known = all(length.isdigit() and len(length) < 20 and int(length) <= most for length in lengths)
     return known and all(name != b"transfer-encoding" for name, _ in scope["headers"])
@@ -66,7 +66,7 @@ async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:
 
 
 def _from_here(scope: Scope) -> bool:
-    """Whether the other end is this machine: a loopback address, or the very address it connected to."""
+    """Whether the other end is this machine: a loopback address, or the address it connected to."""
     client, server = scope.get("client"), scope.get("server")
     if not client:
         return False
@@ -79,7 +79,7 @@ def _from_here(scope: Scope) -> bool:
 
 
 def main() -> None:
-    """Start the SuperLink with this in front of all it serves; with a Flower that we do not know, say so."""
+    """Start the SuperLink behind the guard; with an unknown version of Flower, report that instead."""
     try:
         be_patient()
         run_superlink(serve, Middleware(Guard, most_bytes=int(os.environ[MOST_BYTES])))

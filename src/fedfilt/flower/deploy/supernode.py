@@ -6,7 +6,7 @@ from fedfilt.engines.flower._compat import Unsupported, answer_all, be_patient, 
 
 
 def main() -> None:
-    """Start the SuperNode; with a Flower that we do not know, one sentence says so."""
+    """Start the SuperNode; with an unknown version of Flower, report that instead."""
     try:
         be_patient()
         answer_all()

@@ -1,7 +1,7 @@
-"""Keeps a process alive, and lets it end with us: on a device, its SuperNode. Standard library only.
+"""Keeps a process alive and makes it end with us: on a device, its SuperNode. Standard library only.
 
-A SuperNode that was killed is refused until Flower counts its old self as offline, about a minute; it is started again
-until it is taken.
+After a SuperNode is killed, Flower refuses a new one for about a minute, until it counts the old one as offline; the
+new one is restarted until it is accepted.
 """
 
 import ctypes
@@ -27,11 +27,11 @@ PAUSE = 5.0  # seconds before a process is started again
 
 
 class Terminated(BaseException):
-    """The user, or systemd, wants an end."""
+    """The user, or systemd, has asked this process to end."""
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Flower's environment: nothing is reported to anybody, nothing is installed, its files are in `home`."""
+    """Flower's environment: no telemetry, nothing is installed, and its files are in `home`."""
     here = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -41,7 +41,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # nothing is imported from the folder that it is started in
+        "PYTHONSAFEPATH": "1",  # import nothing from the current folder
     }
 
 
@@ -60,18 +60,18 @@ def device_command(folder: Path, port: int) -> list[str]:
 
 
 def keep_device(folder: Path) -> None:
-    """Run a device's SuperNode until we are told to stop; start it again whenever it ends."""
+    """Run a device's SuperNode until stopped; restart it whenever it ends."""
     folder = checked(folder, "device.toml")
     with stoppable():
         while True:
             with running(device_command(folder, free_port()), folder / "flower") as process:
                 code = process.wait()
-            log.warning("the SuperNode ended with code %d; it is started again in %g s", code, PAUSE)
+            log.warning("the SuperNode ended with code %d; restarting it in %g s", code, PAUSE)
             time.sleep(PAUSE)
 
 
 def experiment_table(server: Path) -> dict[str, Any]:
-    """The experiment in the folder of an edge server, as its Flower app has it; code that it names must be trusted."""
+    """The experiment in an edge server's folder, from its Flower app; code that it names must be trusted."""
     path = server / "app" / "pyproject.toml"
     content = read(path, MOST_TOML, links=True)
     table = toml_of(str(toml_of(content)["tool"]["flwr"]["app"]["config"]["experiment"]).encode())
@@ -80,23 +80,23 @@ def experiment_table(server: Path) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses now."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def checked(folder: Path, name: str) -> Path:
-    """A folder, if it is one that `fedfilt deploy write` made."""
+    """The folder, if `fedfilt deploy write` made it."""
     if not (folder / name).is_file():
         raise ValueError(f"{folder} must hold {name}, as fedfilt deploy write makes it")
     return folder.absolute()
 
 
 def check_owner(folder: Path) -> None:
-    """Refuse to write as root to a folder of another user, who could then not read what was written."""
+    """Refuse to write as root to another user's folder: that user could not read the files."""
     if os.geteuid() == 0 and folder.stat().st_uid != 0:
-        raise ValueError(f"{folder} belongs to {folder.owner()}: do this as that user, with sudo -u {folder.owner()}")
+        raise ValueError(f"{folder} belongs to {folder.owner()}: run this as that user, with sudo -u {folder.owner()}")
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def running(
             env=env,
             stdout=stream,
             stderr=subprocess.STDOUT if output else None,
-            start_new_session=True,  # a group of its own, for what it starts must end with it
+            start_new_session=True,  # a process group of its own, so that what it starts ends with it
             preexec_fn=end_with_parent,
         )
         try:
@@ -132,17 +132,17 @@ def running(
 
 
 def end_with_parent() -> None:
-    """Let the system end this process when its parent ends, where the system can."""
+    """Have the system end this process when its parent ends, where that is possible."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 @contextmanager
 def stoppable(again: float = 0.0) -> Iterator[None]:
-    """SIGTERM ends what is inside in good order.
+    """SIGTERM ends the block in good order.
 
-    What a signal raises is lost if it comes while an object is being destroyed: Python ignores it there. So it is
-    raised `again` after so many seconds, if what is inside has not ended by then; 0: only once.
+    An exception raised by a signal is lost if it arrives while an object is being destroyed: Python ignores it there.
+    Therefore it is raised `again` after these seconds if the block has not ended by then; 0: only once.
     """
 
     def stop(number: int, frame: object) -> None:

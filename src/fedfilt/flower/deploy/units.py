@@ -1,9 +1,9 @@
-"""systemd units that run as a user of their own and can do little besides their work."""
+"""systemd units that run as a separate user and can do little besides their work."""
 
 import shlex
 from pathlib import Path
 
-USER = "fedfilt"  # of all units
+USER = "fedfilt"  # that runs all units
 HOMES = ("/home", "/root", "/run/user")
 
 UNIT = """[Unit]
@@ -19,7 +19,7 @@ RestartSec=5
 LimitNOFILE=65536
 UMask=0077
 
-# It reads the system, writes to its own folder{others}, speaks IP, and nothing else.
+# It reads the system, writes to its own folder{others}, uses the network, and does nothing else.
 ReadWritePaths={writes}
 ProtectSystem=strict
 ProtectHome={homes}
@@ -53,16 +53,16 @@ WantedBy=multi-user.target
 
 
 def unit(what: str, command: str, folder: Path, *, also: Path | None = None, reload: str = "") -> str:
-    """A unit for a command that works in a folder, and perhaps in another; `reload` is the signal for new settings.
+    """A unit for a command that works in a folder, and perhaps in `also`; `reload` is the signal to load settings.
 
-    A folder or a program in somebody's home can be read there, if that person lets the user in.
+    A folder or program in somebody's home can be read if that person grants access.
     """
     words = [str(folder), *shlex.split(command)]
     inside = any(word.startswith(tuple(f"{home}/" for home in HOMES)) for word in words)
     writes = _quoted(folder) if also is None else f"{_quoted(folder)} {_quoted(also, missing=True)}"
     return UNIT.format(
         what=what,
-        command=command.replace("%", "%%").replace("$", "$$"),  # neither specifiers nor variables of systemd
+        command=command.replace("%", "%%").replace("$", "$$"),  # no specifiers or variables of systemd
         reload=f"ExecReload=kill -{reload} $MAINPID\n" if reload else "",
         user=USER,
         others="" if also is None else f" and {also.name}",
@@ -72,6 +72,6 @@ def unit(what: str, command: str, folder: Path, *, also: Path | None = None, rel
 
 
 def _quoted(path: Path, missing: bool = False) -> str:
-    """A path as systemd reads it in a list; it may be `missing`."""
+    """A path in the form systemd expects in a list; it may be `missing`."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{"-" if missing else ""}{text}"'

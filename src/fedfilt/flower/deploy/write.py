@@ -1,10 +1,10 @@
-"""All that a building needs, written into one folder: certificates, keys, the app, start commands, systemd units.
+"""Writes all that a building needs into one folder: certificates, keys, the app, start commands, systemd units.
 
     server/    deployment.toml, app/, flower/config.toml, certificates/, start.sh, fedfilt-server.service
     devices/   NAME/device.toml, key, key.pub, ca.crt, start.sh, fedfilt-NAME.service, state/ or own.toml and data/,
-               and group.key if the edge server is not to see rows (privacy.blind)
+               and group.key if rows are hidden from the edge server (privacy.blind)
 
-`server` belongs on the edge server and each folder of `devices` on its device; no private key is in two of them.
+`server` belongs on the edge server, and each folder in `devices` on its device; no private key is in two of them.
 """
 
 import os
@@ -33,13 +33,13 @@ from fedfilt.flower.device import GROUP_KEY
 from fedfilt.runs.build import Run, is_own, known
 from fedfilt.runs.config import Config, from_table
 
-OWN = """# What the owner of this device decides; the edge server never sees or changes this file.
-# data = "data"          # folder of the recordings or samples, from the folder of this file
-# reader = "mine:Reader" # code of your own that gives the samples, instead of files in that folder
+OWN = """# Settings of this device's owner; the edge server never sees or changes this file.
+# data = "data"          # folder of recordings or samples, relative to this file
+# reader = "mine:Reader" # your own code that provides the samples, instead of files in that folder
 # time = "time"          # columns of recordings
 # label = "label"
 
-[report]  # what the edge server is told besides the update
+[report]  # what to tell the edge server besides the update
 samples = true
 loss = true
 test = true
@@ -55,12 +55,12 @@ def write(
     place: Path | None = None,
     program: str | None = None,
 ) -> list[str]:
-    """Write the folder of a deployment of a run, and give the names of its devices; all of it or nothing.
+    """Write the folder of a run's deployment, all of it or nothing; returns the names of its devices.
 
-    `place` is where the folder will be on the machines, `program` the fedfilt command there.
+    `place` is the folder's path on the machines, `program` the fedfilt command there.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already; choose a new folder with --out")
+        raise ValueError(f"{folder} exists already; choose a new folder with --out")
     check_open(where, authentication, insist)
     pace(run.config.engine.every, run.config.engine.between)
     program = program or shutil.which("fedfilt") or shlex.join(PROGRAM)
@@ -85,7 +85,7 @@ def write(
             _copy_data(home, made / "devices" / name)
         table = {
             "site": site.table(),
-            "most_bytes": run.most_bytes + 2**20,  # of a request from a device
+            "most_bytes": run.most_bytes + 2**20,  # in a request from a device
             "device": [{"name": name, "public_key": key} for name, key in zip(names, keys, strict=True)],
         }
         (made / "server" / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
@@ -99,7 +99,7 @@ def write(
 
 
 def _write_server(server: Path, run: Run, site: Site) -> str:
-    """Write the folder of the edge server, but for who its devices are; where the public test will be, if any."""
+    """Write the edge server's folder, without the list of devices; returns the path of the public test, if any."""
     for new in (server / "app", server / "flower"):
         new.mkdir(parents=True)
     connection: dict[str, object] = {"address": str(site.where), "insecure": not site.authentication}
@@ -111,7 +111,7 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
     flower_config = {"superlink": {"default": "building", "building": connection}}
     (server / "flower" / "config.toml").write_text(tomli_w.dumps(flower_config), encoding="utf-8")
     command = f"{site.program} deploy server{_trust(run.config.table())}"
-    what, broker = "the edge server of fedfilt", site.place / "broker"  # whose certificate it renews
+    what, broker = "the edge server of fedfilt", site.place / "broker"  # it renews the broker's certificate
     start_files(server, "fedfilt-server", command, site.place / "server", what, also=broker)
     if not is_own(run.config) or not run.config.data.public.file:
         return ""
@@ -123,9 +123,9 @@ def _write_server(server: Path, run: Run, site: Site) -> str:
 def write_device(
     folder: Path, name: str, row: int, run: Run, site: Site, authority: Path | None, group: str = ""
 ) -> str:
-    """Write the folder of a device, and give its public key; what its owner put there before stays.
+    """Write the folder of a device and return its public key; files that its owner put there stay.
 
-    `group` is the group key, as text, where the edge server is not to see rows.
+    `group` is the group key as text, if rows are hidden from the edge server.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if group:
@@ -153,12 +153,12 @@ def write_device(
 
 
 def _trust(table: Table, command: str = "") -> str:
-    """What a start command says of code that its file names: whoever installs the one trusts the other."""
+    """The option of a start command for code that its file names: whoever installs the one trusts the other."""
     return f"{command} --trust-code" if code_in(table) else ""
 
 
 def _copy_code(table: Table, sources: Sequence[Path], folder: Path) -> None:
-    """Give a folder the modules that its experiment names, from one of these; what is installed stays where it is."""
+    """Copy the modules that an experiment names from these folders; installed modules are not copied."""
     for file in files_of(code_in(table), sources):
         source = next(one.resolve() for one in sources if file.resolve().is_relative_to(one.resolve()))
         copy = folder / file.resolve().relative_to(source)
@@ -167,16 +167,16 @@ def _copy_code(table: Table, sources: Sequence[Path], folder: Path) -> None:
 
 
 def _copy_data(home: Path, folder: Path) -> None:
-    """Give a device's folder all that the owner has in another: data, settings, code that reads it."""
+    """Copy all that an owner has in a folder into a device's folder: data, settings, code that reads it."""
     made = {path.name for path in folder.iterdir()} - {SETTINGS, "data"}
     for name in sorted(name for name in made if name.endswith(".py") and (home / name).exists()):
         if (home / name).read_bytes() != (folder / name).read_bytes():
-            raise ValueError(f"{home / name} has the name of another module of the experiment: rename one of them")
+            raise ValueError(f"{home / name} has the same name as a module of the experiment: rename one of them")
     shutil.copytree(home, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made, "state", "flower", "*.log"))
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that would not do for a folder, a systemd unit or a topic."""
+    """Refuse a name that is not valid for a folder, a systemd unit and a topic."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
         raise ValueError(f"a device's name must be up to 40 letters, digits, dots, dashes, underscores, got {name!r}")
 
@@ -187,7 +187,7 @@ def experiment_of(server: Path) -> Config:
 
 
 def _with_absolute_files(topology: Any) -> Any:
-    """A topology, and the one inside it, whose files are found from any folder."""
+    """A topology (and the one inside it) with absolute paths to its files."""
     named = {field.name: getattr(topology, field.name) for field in fields(topology) if field.init}
     changes: dict[str, Any] = {
         key: _absolute(named[key]) for key in ("file", "building") if isinstance(named.get(key), str)
@@ -198,8 +198,8 @@ def _with_absolute_files(topology: Any) -> Any:
 
 
 def app_project(config: Config, public: str = "") -> str:
-    """The pyproject.toml of the Flower app of an experiment: it is all there is to the app, fedfilt has the rest."""
-    if is_own(config):  # the server has no folder of a device, and its public test where it was copied to
+    """The pyproject.toml of an experiment's Flower app. The app has no other file: fedfilt contains the rest."""
+    if is_own(config):  # the server has no device folders, and a copy of the public test
         config = replace(config, data=replace(config.data, folders="", public=replace(config.data.public, file=public)))
     graph = replace(config.graph, topology=_with_absolute_files(config.graph.topology))
     config = replace(config, engine=replace(config.engine, name="flower"), graph=graph)
@@ -242,9 +242,9 @@ def start_files(
     script: str = "start.sh",
     also: Path | None = None,
 ) -> None:
-    """Write a start command, and a systemd unit of that name, for a command that takes its folder last.
+    """Write a start script and a systemd unit of that name, for a command that takes its folder last.
 
-    It writes to its folder, and `also` to another, if that is there.
+    The unit may write to its folder and to `also`, if that exists.
     """
     starter = folder / script
     starter.write_text(f'#!/bin/sh\n# Starts {what}.\nexec {command} "$(cd "$(dirname "$0")" && pwd)"\n')

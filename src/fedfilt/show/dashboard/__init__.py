@@ -1,5 +1,5 @@
-"""The live page of the building: `fedfilt dashboard`. It follows runs by their folders and never touches a model.
+"""The live page of the building: `fedfilt dashboard`. It follows runs through their folders and never touches a model.
 
-`folders` knows the runs, `steering` stops and resumes them, `page` says what is shown, `app` reacts to the reader,
+`folders` knows the runs, `steering` stops and resumes them, `page` decides what to show, `app` reacts to the reader,
 `home` is the page of a living home, `server` decides who may look.
 """

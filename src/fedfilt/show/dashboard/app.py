@@ -1,4 +1,4 @@
-"""The page's reactions: what is drawn again when the runs grow or the reader chooses something else."""
+"""The page's reactions: what to redraw when the runs grow or the reader makes another choice."""
 
 import hashlib
 import logging
@@ -22,14 +22,14 @@ HOLD = 15.0  # seconds between redraws of pictures while a run trains: drawing t
 
 
 def make_app(watch: Watch) -> Dash:
-    """The Dash application of these runs."""
+    """The Dash application for these runs."""
     app = Dash(
-        __package__,  # beside which its assets are
+        __package__,  # its assets lie next to it
         title="fedfilt",
         update_title="",
         assets_folder="assets",
-        assets_ignore=r"^home\.",  # of a page of its own
-        suppress_callback_exceptions=True,  # else every page carries a second copy of itself
+        assets_ignore=r"^home\.",  # assets of another page
+        suppress_callback_exceptions=True,  # otherwise every page carries a second copy of itself
         on_error=_on_error,
         add_log_handler=False,
     )
@@ -56,18 +56,18 @@ def make_app(watch: Watch) -> Dash:
 
 
 def first(watch: Watch) -> Records | None:
-    """The run to open with: one that is running, else one with rounds, else any; of several the newest."""
+    """The run to open with: one that is running, else one with rounds, else any; of several, the newest."""
     running = ("running", "stopping")
     return max(watch.runs, key=lambda r: (r.status in running, bool(r.rounds), r.changed), default=None)
 
 
 def of(watch: Watch, run: Records | None) -> str:
-    """The experiment of a run, if there are several."""
+    """The experiment of a run, or "" if there is only one."""
     return watch.experiment(run)[0] if len(watch.experiments) > 1 else ""
 
 
 def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
-    """What a reader of this run has seen, as the page keeps it."""
+    """What a reader of this run has seen, as stored in the page."""
     tests = [len(r.tested("local")) + len(r.tested("global")) for r in watch.runs]
     return {
         "state": "" if run is None else run.status,
@@ -79,14 +79,14 @@ def marks(watch: Watch, run: Records | None) -> dict[str, Any]:
 
 
 class Pulse:
-    """What a page asks for every four seconds. Its mark says when to draw again: not too often while a run trains."""
+    """What a page requests every four seconds. Its mark says when to redraw: not too often while a run trains."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._held: dict[str, tuple[float, str]] = {}  # run -> when its growth was last shown, and what it was
 
     def __call__(self, key: str) -> dict[str, Any]:
-        """The line on top, the latest events, and the mark."""
+        """The line at the top, the latest events, and the mark."""
         self._watch.refresh()
         run = self._watch.run(key) or first(self._watch)
         now = marks(self._watch, run)
@@ -128,12 +128,12 @@ def _follow(app: Dash, watch: Watch) -> None:
         State("shown", "data"),
     )
     def follow(_: str, key: str, seen: dict[str, Any] | None, value: int, shown: int | None) -> Any:
-        """Something is new, or another run was chosen: what has not changed is not sent."""
+        """Something is new, or another run was chosen: send what has changed."""
         seen = seen if isinstance(seen, dict) else {}
         run = watch.run(key) or first(watch)
         now = marks(watch, run)
         if now["state"] != seen.get("state"):
-            set_props("said", {"children": ""})  # what was said of the state before
+            set_props("said", {"children": ""})  # a message about the previous state
         chosen = now["run"] != seen.get("run")
         last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
         new_value = last if shown is None or chosen else min(int(value or last), last)
@@ -171,7 +171,7 @@ def _follow(app: Dash, watch: Watch) -> None:
         State("shown", "data"),
     )
     def look_back(value: int | None, _: int, top: int, key: str, shown: int | None) -> Any:
-        """A round before the last is held; at the end of the slider the page follows the run."""
+        """Hold an earlier round; at the end of the slider, follow the run."""
         run = watch.run(key)
         last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
         if ctx.triggered_id == "latest":
@@ -222,7 +222,7 @@ def _draw(app: Dash, watch: Watch) -> None:
         ]
         return [pictures[0], pictures[1] if other is not None else no_update, other is None]
 
-    # Figures see that the window was resized, not that a neighbour came or went
+    # Figures notice a resized window, but not a neighbour that comes or goes
     app.clientside_callback(  # type: ignore[no-untyped-call]
         "() => { setTimeout(() => window.dispatchEvent(new Event('resize')), 60); }",
         Input("beside-panel", "hidden"),
@@ -306,7 +306,7 @@ def _draw(app: Dash, watch: Watch) -> None:
     def what_if(value: float, chosen: int | None, key: str) -> Any:
         run = watch.run(key)
         if run is None or run.graph is None or not isinstance(value, int | float):
-            return [*[figures.empty("the graph is not known yet", 340)] * 3, "μ", ""]
+            return [*[figures.empty("the graph is still unknown", 340)] * 3, "μ", ""]
         mu = 10.0 ** float(value)
         only_device = _triggers() == {"device.value"}
         now, weights = run.moment(), run.weights()
@@ -339,7 +339,7 @@ def _steer(app: Dash, watch: Watch) -> None:
         prevent_initial_call=True,
     )
     def click(*clicks: Any) -> Any:
-        """A click on a device chooses it."""
+        """Choose the device that was clicked."""
         try:
             chosen = next(c for c in ctx.triggered if c["value"])["value"]["points"][0]["customdata"]
         except (StopIteration, LookupError, TypeError):
@@ -354,7 +354,7 @@ def _steer(app: Dash, watch: Watch) -> None:
         prevent_initial_call=True,
     )
     def steer(_: Any, __: Any, key: str) -> Any:
-        """Stop or resume the run on show."""
+        """Stop or resume the run shown."""
         run = watch.run(key)
         if run is None:
             return "there is no run to stop or resume"
@@ -369,7 +369,7 @@ def _triggers() -> set[str]:
 
 
 def skip(name: str, visible: Any) -> bool:
-    """Whether a figure need not be drawn now: the run grew, but it is out of sight."""
+    """Whether a figure need not be redrawn now: the run has grown, but the figure is out of sight."""
     return _triggers() <= GROWTH and isinstance(visible, list) and name not in visible
 
 
@@ -378,6 +378,6 @@ def _device(value: Any) -> int:
 
 
 def _on_error(error: Exception) -> None:
-    """What should not happen is said on the page and in the log, and the page stays as it was."""
+    """Report an unexpected error on the page and in the log; the page stays as it was."""
     log.warning("dashboard %s: %s: %s", __version__, type(error).__name__, error)
-    set_props("said", {"children": "Something could not be drawn; the terminal says more."})
+    set_props("said", {"children": "Something could not be drawn; see the terminal for details."})

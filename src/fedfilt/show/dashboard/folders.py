@@ -1,4 +1,4 @@
-"""The runs and homes that the dashboard shows, found in the given folders and followed while they grow."""
+"""The runs and homes on the dashboard: found in the given folders and followed while they grow."""
 
 import hashlib
 import threading
@@ -10,12 +10,12 @@ from fedfilt.home.records import Home, home_folders
 from fedfilt.runs.groups import experiments
 from fedfilt.runs.records import Records, named, run_folders
 
-PAUSE = 0.5  # seconds in which the folders are looked at once, however many pages ask
+PAUSE = 0.5  # seconds between two looks at the folders, however many pages ask
 SEARCH = 3.0  # seconds between searches for new runs
 
 
 class Watch:
-    """The runs and homes in the given folders, also those that begin later."""
+    """The runs and homes in the given folders, including those that start later."""
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self.paths = [Path(path) for path in paths]
@@ -28,7 +28,7 @@ class Watch:
         self.refresh()
 
     def refresh(self) -> None:
-        """See what is new, unless somebody just did."""
+        """Look for news, unless somebody just did."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked < PAUSE:
@@ -55,7 +55,7 @@ class Watch:
         ]
 
     def _name(self) -> None:
-        """Name the runs of each experiment by what tells them apart, whenever one is new or has another config."""
+        """Name each experiment's runs by what distinguishes them, whenever one is new or has another config."""
         now = [(run.folder, run.config_text) for run in self.runs]
         if sorted(now) != self._named:
             self._named = sorted(now)
@@ -68,14 +68,14 @@ class Watch:
 
     @property
     def only_homes(self) -> bool:
-        """Whether there is a home and no run."""
+        """Whether there are homes but no run."""
         return bool(self.homes) and not any(run.config for run in self.runs)
 
     def run(self, key: object) -> Records | None:
-        """The run of that key, if there is one: the page can name no other folder."""
+        """The run with that key, if there is one: the page cannot name any other folder."""
         return next((run for run in self.runs if run_key(run) == key), None)
 
 
 def run_key(run: Records) -> str:
-    """What the page calls a run."""
+    """The page's key for a run."""
     return hashlib.sha256(str(run.folder).encode()).hexdigest()[:12]

@@ -1,7 +1,6 @@
-"""The page of a living home: rooms, devices and corrections as plain HTML, which is fetched again every two seconds.
+"""The page of a living home: rooms, devices and corrections as plain HTML, fetched again every two seconds.
 
-It needs neither Dash nor plotly.js, and so is small enough for a phone. All words in it pass through a template that
-escapes them.
+It needs neither Dash nor plotly.js, which keeps it small enough for a phone. A template escapes every word on it.
 """
 
 import hashlib
@@ -28,22 +27,22 @@ from fedfilt.show.dashboard.folders import Watch
 from fedfilt.show.shares import taken
 
 SPANS = {"10min": (600.0, "10 min"), "1h": (3600.0, "1 h"), "6h": (21_600.0, "6 h"), "1d": (86_400.0, "1 day")}
-SILENT = 60.0  # seconds without a word after which a device is called silent
-LASTS = 1.5 * LINE_EVERY  # seconds that a line about a room's activity stands for, at most
+SILENT = 60.0  # seconds without a message after which a device is called silent
+LASTS = 1.5 * LINE_EVERY  # the most seconds that a line about a room's activity stands for
 PIECES, BEFORE, CORRECTIONS, POINTS, NEIGHBOURS = 150, 3, 60, 60, 4  # shown at most
-FIRST = 6  # corrections that are in sight
+FIRST = 6  # corrections shown before the rest unfolds
 COLOURS, HATCHES = 8, 3  # in home.css
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 110, 38, 12, 18, 20  # of a curve and its margins
 APART = 26  # at least, between two numbers on a curve
 
 
 def add_home(server: flask.Flask, watch: Watch) -> None:
-    """Serve the page, and the part of it that is fetched again."""
+    """Serve the page, and the part of it that it keeps fetching."""
 
     def answer(whole: bool) -> flask.Response:
         watch.refresh()
         if not watch.homes:
-            return flask.Response("There is no home in the given folders.\n", 404)
+            return flask.Response("No home was found in the given folders.\n", 404)
         content = part(watch, flask.request.args)
         return flask.Response(page(content) if whole else content, headers={"Cache-Control": "no-store"})
 
@@ -65,7 +64,7 @@ def page(content: str) -> str:
 
 
 def part(watch: Watch, asked: Mapping[str, str]) -> str:
-    """What is fetched again: the home and the span of time that the reader has chosen, or the first."""
+    """The part that is fetched again: the home and the time span that the reader chose, or the first ones."""
     homes = list(watch.homes)
     home = next((one for one in homes if home_key(one) == asked.get("home")), homes[0])
     names = [one.name for one in homes]
@@ -77,12 +76,12 @@ def part(watch: Watch, asked: Mapping[str, str]) -> str:
 
 
 def home_key(home: Home) -> str:
-    """What the page calls a home."""
+    """The page's key for a home."""
     return hashlib.sha256(str(home.folder).encode()).hexdigest()[:12]
 
 
 def shown(home: Home, watch: Watch, span: str = "") -> Table:
-    """All that the page says of a home."""
+    """Everything the page says about a home."""
     corrections, decisions, changes = home.corrections, home.decisions, home.changes
     last = max((line.at for lines in (corrections, decisions, changes) for line in lines[-1:]), default=0.0)
     now = home.now or Now(last, home.name, (), 1.0, {}, {}, 0, {}, 0)
@@ -127,7 +126,7 @@ def shown(home: Home, watch: Watch, span: str = "") -> Table:
 
 @dataclass
 class _Piece:
-    """A time in which a room did one thing."""
+    """A period with one activity in a room."""
 
     activity: str
     begin: float
@@ -158,19 +157,19 @@ def _room(name: str, now: Now, lines: Sequence[Decided], span: float, silent: Ma
 
 
 def _say(device: str, room: str, activity: str, now: Now, silent: str) -> Table:
-    """What a device of a room says, and whether the room agrees; or why it has no say."""
+    """What a device in a room says and whether the room agrees, or why the device has no vote."""
     said = now.rooms[room].says.get(device)
     if said is None:
         return {"device": device, "silent": silent or "nothing yet"}
     if silent or now.at - said.at > now.fresh_seconds:
-        return {"device": device, "silent": silent or f"no word for {words_of(now.at - said.at)}"}
+        return {"device": device, "silent": silent or f"silent for {words_of(now.at - said.at)}"}
     agrees = "" if activity == UNKNOWN else "agrees" if said.label == activity else "disagrees"
     colour = _colour(said.label, now.labels)
     return {"device": device, "label": said.label, "share": said.share, "colour": colour, "agrees": agrees}
 
 
 def _pieces(lines: Sequence[Decided], now: float) -> list[_Piece]:
-    """What a room did, one thing after the other; there are gaps where it did not decide."""
+    """A room's activities in order, with gaps where it did not decide."""
     found: list[_Piece] = []
     lines = sorted(lines)
     ends = [*(line.at for line in lines[1:]), now]
@@ -184,7 +183,7 @@ def _pieces(lines: Sequence[Decided], now: float) -> list[_Piece]:
 
 
 def _before(pieces: Sequence[_Piece], activity: str) -> list[tuple[str, float]]:
-    """What a room did before what it does now, and since when, the newest first."""
+    """A room's earlier activities and when each began, newest first."""
     found: list[tuple[str, float]] = []
     for piece in reversed(pieces):
         if piece.activity not in (UNKNOWN, found[-1][0] if found else activity):
@@ -193,7 +192,7 @@ def _before(pieces: Sequence[_Piece], activity: str) -> list[tuple[str, float]]:
 
 
 def _stripe(pieces: Sequence[_Piece], begin: float, span: float, labels: Sequence[str]) -> list[Table]:
-    """The pieces since a time, as places on a stripe in per cent."""
+    """The pieces since a time, as positions on a stripe in per cent."""
     pieces = [_Piece(one.activity, max(one.begin, begin), one.end) for one in pieces if one.end > max(one.begin, begin)]
     found = []
     for piece in pieces if len(pieces) <= PIECES else _coarse(pieces, begin, span):
@@ -204,7 +203,7 @@ def _stripe(pieces: Sequence[_Piece], begin: float, span: float, labels: Sequenc
 
 
 def _coarse(pieces: Sequence[_Piece], begin: float, span: float) -> list[_Piece]:
-    """What took most of the time in each of some equal parts of a span."""
+    """The activity that took most of the time in each of several equal parts of a span."""
     step = span / PIECES
     times = [defaultdict[str, float](float) for _ in range(PIECES)]
     for piece in pieces:
@@ -223,13 +222,13 @@ def _coarse(pieces: Sequence[_Piece], begin: float, span: float) -> list[_Piece]
 
 
 def _fitting(decisions: Sequence[Decided], now: float) -> str:
-    """The span of time that all decisions fit into, of up to an hour."""
+    """The time span, up to an hour, that holds all decisions."""
     known = now - min((line.at for line in decisions), default=now)
     return "10min" if known <= SPANS["10min"][0] else "1h"
 
 
 def _colour(label: str, labels: Sequence[str]) -> str:
-    """The classes of a label's colour: as many as there are colours, then the same ones hatched."""
+    """The CSS classes of a label's colour: the plain colours first, then the same ones hatched."""
     if label not in labels:
         return "unknown"
     number = labels.index(label)
@@ -247,7 +246,7 @@ def _device(
     name: str, now: Now, changes: Sequence[Changed], silent: Mapping[str, str], learnt: list[Table] | None
 ) -> Table:
     status = now.devices[name].status
-    points: list[tuple[float, int, float]] = []  # when it had a new model, of which round, and how good that is
+    points: list[tuple[float, int, float]] = []  # when it got a new model, of which round, and its accuracy
     for at, one in [*((change.at, change.status) for change in sorted(changes)), (now.at, status)]:
         if one.accuracy is not None and (not points or points[-1][1:] != (one.round, one.accuracy)):
             points.append((at, one.round, one.accuracy))
@@ -261,16 +260,16 @@ def _device(
 
 
 def _silence(device: Known, now: float) -> str:
-    """How long a device has been silent, in words; nothing if it has not."""
+    """How long a device has been silent, in words; "" if it has not been silent."""
     if device.seen is None:
-        return "not heard yet"
+        return "not heard from yet"
     if not device.status.online:
         return f"offline for {words_of(now - device.seen)}"
-    return f"no word for {words_of(now - device.seen)}" if now - device.seen > SILENT else ""
+    return f"silent for {words_of(now - device.seen)}" if now - device.seen > SILENT else ""
 
 
 def _curve(points: Sequence[tuple[float, int, float]], now: float) -> Table:
-    """A device's accuracy over time, as a drawing: each model's stays until the next."""
+    """A drawing of a device's accuracy over time: each model's accuracy holds until the next model."""
     begin = points[0][0]
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
@@ -298,18 +297,18 @@ def _curve(points: Sequence[tuple[float, int, float]], now: float) -> Table:
 
 
 def _learnt(home: Home, watch: Watch) -> tuple[dict[str, list[Table]], str]:
-    """By name, from whom devices took how much in the last round; or why that is not known, in a sentence."""
+    """How much devices took from each other in the last round, by name; or a sentence on why that is unknown."""
     folder = home.folder.parent
     run = next((run for run in watch.runs if run.config and run.folder == folder / "run"), None)
     members = folder / "deployment.toml"
     if run is None or not any(members.is_relative_to(path) for path in watch.paths):
-        return {}, "Who learns from whom is shown if the folders of the dashboard hold the run of the deployment."
+        return {}, "To see who learns from whom, give the dashboard the folder that holds the deployment's run."
     try:
         table = read_toml(members)
         names = [str(device["name"]) for device in table["device"]]
         found = taken(run, range(len(names)), most=NEIGHBOURS)
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return {}, f"Who learns from whom is not known: {error}."
+        return {}, f"It is unknown who learns from whom: {error}."
     learnt = {}
     for row, shares in found.items():
         learnt[names[row]] = [
@@ -317,14 +316,14 @@ def _learnt(home: Home, watch: Watch) -> tuple[dict[str, list[Table]], str]:
             for one in shares
             if one.device < len(names)
         ]
-    return learnt, "" if run.rounds else "No round has been played yet: this is what the first one will do."
+    return learnt, "" if run.rounds else "No round has been played yet; shown is what the first one will do."
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
 def words_of(seconds: float) -> str:
-    """A span of time in words.
+    """A duration in words.
 
     >>> [words_of(seconds).split() for seconds in (42, 200, 7200, 3e5)]
     [['42', 's'], ['3', 'min'], ['2', 'h'], ['3', 'days']]
@@ -336,7 +335,7 @@ def words_of(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """How long ago something was."""
+    """How long ago something happened."""
     return "just now" if seconds < 10 else f"{words_of(seconds)} ago"
 
 
@@ -345,7 +344,7 @@ def _stamp(at: float) -> str:
 
 
 def _clock(at: float, now: float) -> str:
-    """A time as the wall has it, with the day if that is another; the page's script does the same where it is read."""
+    """Wall-clock time, with the date if it is not today. In the browser, the page's script does the same."""
     when, today = time.localtime(at), time.localtime(now)
     return time.strftime("%H:%M" if when[:3] == today[:3] else "%d %b %H:%M", when)
 

@@ -1,4 +1,4 @@
-"""The first view: the building stands in the page itself, and is seen before any script has come."""
+"""The first view: the building is part of the page itself and visible before any script has loaded."""
 
 from functools import lru_cache
 from html import escape
@@ -12,11 +12,11 @@ from fedfilt.show.dashboard import page
 from fedfilt.show.figures.drawing import svg
 from fedfilt.show.report.page import plotly_js
 
-PLOTLY = f"_plotly-{__version__}.js"  # Dash takes it instead of its own
+PLOTLY = f"_plotly-{__version__}.js"  # used by Dash instead of its own
 
 
 def html(run: Records | None, parts: dict[str, str], experiment: str = "") -> str:
-    """The page as the browser first gets it; `parts` are Dash's own scripts and styles."""
+    """The page as the browser first receives it; `parts` are Dash's own scripts and styles."""
     now = page.progress(run, experiment)
     return "".join(
         [
@@ -27,7 +27,7 @@ def html(run: Records | None, parts: dict[str, str], experiment: str = "") -> st
             f"</main></div>{parts['app_entry']}{parts['config']}",
             f"<template id='rest'><script src='{PLOTLY}'></script>{parts['scripts']}{parts['renderer']}</template>",
             f"<script>{files('fedfilt.show.dashboard').joinpath('opening.js').read_text(encoding='utf-8')}</script>",
-            "<noscript>This page needs JavaScript; fedfilt report writes the numbers without.</noscript></body></html>",
+            "<noscript>This page needs JavaScript; the numbers in a fedfilt report do not.</noscript></body></html>",
         ]
     )
 
@@ -38,7 +38,7 @@ def _building(run: Records | None, version: int) -> str:
 
 
 def plotly() -> flask.Response:
-    """plotly.js, which a browser may keep."""
+    """plotly.js, which a browser may cache."""
     answer = flask.Response(plotly_js(), mimetype="text/javascript")
     answer.headers["Cache-Control"] = "max-age=31536000, immutable"
     return answer

@@ -1,4 +1,4 @@
-"""What the page shows: components and texts made of records, with no reaction to the reader in them."""
+"""What the page shows: components and texts made from records. Reactions to the reader are in `app`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ EVENTS, CURVES, NEIGHBOURS = 60, 12, 8  # shown at most
 LOW, HIGH = -2, 4  # of log10 mu
 WORDS = {
     "running": "running",
-    "stopping": "stops after this round",
+    "stopping": "will stop after this round",
     "stopped": "stopped",
     "finished": "finished",
     "waiting": "waiting for its first files",
-    "missing": "not there",
+    "missing": "missing",
 }
 GRAPH: Any = {"responsive": True, "displaylogo": False, "displayModeBar": False}
 
@@ -34,14 +34,16 @@ GRAPH: Any = {"responsive": True, "displaylogo": False, "displayModeBar": False}
 def layout(
     experiments: Mapping[str, Sequence[Records]], run: Records | None, marks: dict[str, Any], homes: bool = False
 ) -> Any:
-    """The page as it opens, on one run; `marks` is what the reader has then seen, `homes` whether there are any."""
+    """The page as it opens, on one run; `marks` is what the reader has seen by then, `homes` whether homes exist."""
     choices = options(experiments)
     experiment = next((name for name, found in experiments.items() if run in found), "")
     last = run.rounds[-1]["round"] if run is not None and run.rounds else 1
     key = run_key(run) if run is not None else None
     controls = [
         _field("Run", dcc.Dropdown(choices, key, id="run", clearable=False, optionHeight="auto", maxHeight=420)),
-        _field("Beside it", dcc.Dropdown(choices, None, id="beside", placeholder="no other run", optionHeight="auto")),
+        _field(
+            "Compare with", dcc.Dropdown(choices, None, id="beside", placeholder="no other run", optionHeight="auto")
+        ),
         html.Div(
             [
                 html.Button("Stop", id="stop", disabled=True),
@@ -97,7 +99,7 @@ def layout(
 
 
 def lower(runs: Sequence[Records], run: Records | None) -> tuple[list[Any], list[Any]]:
-    """What is further down, in the place for curves and below: it comes when the first view is drawn."""
+    """The rest of the page, from the curves down: loaded once the first view is drawn."""
     below = [
         _what_if(run),
         _panel("Who learns how much from whom", [_graph("mixing", figures.empty("…", 460))]),
@@ -129,7 +131,7 @@ def _building(run: Records | None) -> Any:
 
 
 def _runs(experiments: Mapping[str, Sequence[Records]], run: Records | None) -> Any:
-    search = dcc.Input(id="search", type="search", placeholder="words in their names", debounce=False)
+    search = dcc.Input(id="search", type="search", placeholder="words in the name", debounce=False)
     shown = html.Div(table(experiments, run), id="table")
     return _panel("Runs", [_field("Search", search), shown])
 
@@ -159,9 +161,9 @@ def _what_if(run: Records | None) -> Any:
     ticks: Any = {n: f"{10.0**n:g}" for n in range(LOW, HIGH + 1)}
     more: Any = {"marks": ticks, "updatemode": "drag", "allow_direct_input": False}
     return _panel(
-        "What if μ were another?",
+        "What if μ were different?",
         [
-            html.P("Computed on the graph; the run is not changed.", className="soft"),
+            html.P("Computed on the graph; the run itself does not change.", className="soft"),
             html.Label("μ", id="mu-label"),
             dcc.Slider(LOW, HIGH, 0.05, value=strength(run), id="mu", **more),
             html.P("", id="mu-words"),
@@ -171,7 +173,7 @@ def _what_if(run: Records | None) -> Any:
 
 
 def options(experiments: Mapping[str, Sequence[Records]]) -> list[dict[str, str]]:
-    """The runs to choose from."""
+    """The runs that can be chosen."""
     several = len(experiments) > 1
     return [
         {"label": f"{name}: {run.name}" if several and run.config else run.name, "value": run_key(run)}
@@ -189,7 +191,7 @@ def strength(run: Records | None) -> float:
 
 
 def curves(runs: Sequence[Records], run: Records | None, beside: Records | None = None) -> list[Records]:
-    """The runs whose curves are drawn: the chosen ones with all their seeds and others of the experiment, in order."""
+    """The runs whose curves are drawn: the chosen ones with all their seeds, then others of the experiment."""
     first = [r for r in (run, beside) if r is not None]
     together = [*runs, *(r for r in first if r not in runs)]
     alike = list(groups(r for r in together if r.rounds or r in first).values())
@@ -198,7 +200,7 @@ def curves(runs: Sequence[Records], run: Records | None, beside: Records | None 
 
 
 def progress(run: Records | None, experiment: str = "") -> dict[str, str]:
-    """How far a run is; its experiment is named where there are several."""
+    """How far a run has got; its experiment is named if there are several."""
     if run is None:
         return {"words": "no run yet", "state": "waiting", "done": "0", "planned": "1"}
     done = run.rounds[-1]["round"] if run.rounds else 0
@@ -211,7 +213,7 @@ def progress(run: Records | None, experiment: str = "") -> dict[str, str]:
 
 
 def status(run: Records | None, experiment: str = "") -> Any:
-    """One line on how far a run is."""
+    """One line on how far a run has got."""
     now = progress(run, experiment)
     bar = html.Progress(id="status-bar", value=now["done"], max=now["planned"], **_named("rounds played"))
     return [html.Span(now["words"], id="status-words", className=f"state {now['state']}"), bar]
@@ -221,40 +223,40 @@ def notes(run: Records | None) -> Any:
     """What is wrong or unusual."""
     if run is None:
         return html.P(
-            "There is no run in the given folders yet; this page shows the first that begins.", className="note"
+            "There is no run in the given folders yet; this page will show the first that starts.", className="note"
         )
     found = [text for text in [*run.notes, complaint(run)] if text]
     return [html.P(text, className="note") for text in found]
 
 
 def advice(run: Records | None) -> Any:
-    """Whether a graph helps here, as `fedfilt advise` found, and what it measured; how to ask, if nobody has."""
+    """The advice of `fedfilt advise` and what it measured, or how to get advice if there is none."""
     found = None if run is None else kept(run.folder)
     if found is None:
         place = "RUN" if run is None else run.folder
-        words = "Nobody has asked yet whether a graph helps here, and which rule to take: "
+        words = "To find out whether a graph helps here and which rule to use, run "
         return html.P([words, html.Code(f"fedfilt advise {place}")], className="soft")
     rows = [html.Tr([html.Th(name), html.Td(value)]) for name, value in found["measured"].items()]
     return [*map(html.P, found["sentences"]), html.Table(html.Tbody(rows), className="plan")]
 
 
 def events(run: Records | None) -> str:
-    """What happened to devices, the newest first, a line each."""
+    """What happened to devices, newest first, one line each."""
     if run is None or not run.events:
-        return "Nothing yet: devices that join, leave, are late, rejected or left out appear here."
+        return "Nothing yet: devices that join, leave, come late, are rejected or left out will appear here."
     recent = [dated(event) for event in run.events[: -EVENTS - 1 : -1]]
     more = len(run.events) - len(recent)
     return "\n".join([*recent, *([f"and {more} before"] if more else [])])
 
 
 def table(experiments: Mapping[str, Sequence[Records]], chosen: Records | None) -> Any:
-    """All runs side by side, by experiment, the seeds of a rule under their mean.
+    """All runs side by side, by experiment, with the seeds of a rule below their mean.
 
     A script (assets/runs.js) folds experiments and seeds, searches, and lets a click choose a run.
     """
     runs = [run for found in experiments.values() for run in found]
     real = [run.real_time for run in runs]
-    seconds = "real" if real and all(real) else "real where devices are, else simulated" if any(real) else "simulated"
+    seconds = "real" if real and all(real) else "real on real devices, else simulated" if any(real) else "simulated"
     names = ("run", "round", "local", "worst", "global", "time")
     bodies = []
     for number, (name, found) in enumerate(experiments.items()):
@@ -270,7 +272,7 @@ def table(experiments: Mapping[str, Sequence[Records]], chosen: Records | None) 
 
 
 def _group(experiment: str, label: str, group: Sequence[Records], chosen: Records | None) -> Any:
-    """A rule: its name over the whole width, the mean of its seeds, and under it each seed."""
+    """A rule: its name across the whole width, the mean of its seeds, and each seed below."""
     one = len(group) == 1
     marked = "chosen" if chosen in group else ""
     key = run_key(group[0]) if one else f"{experiment} {label}"
@@ -290,7 +292,7 @@ def _group(experiment: str, label: str, group: Sequence[Records], chosen: Record
 
 
 def _cells(group: Sequence[Records]) -> list[Any]:
-    """How far runs are, and the mean of their scores and times."""
+    """How far runs have got, and the means of their scores and times."""
     metric = metric_of(group)
     played = [run.rounds[-1]["round"] if run.rounds else 0 for run in group]
     states = dict.fromkeys(WORDS.get(run.status, run.status) for run in group if run.status != "finished")
@@ -304,7 +306,7 @@ def _cells(group: Sequence[Records]) -> list[Any]:
 
 
 def _button(words: str, fold: str = "", expanded: bool = False, run: str = "") -> Any:
-    """What folds a part of the table, or chooses a run."""
+    """A button that folds part of the table or chooses a run."""
     more: Any = _data(run=run)
     if fold:
         more = {**_data(fold=fold, first=str(expanded).lower()), "aria-expanded": str(expanded).lower()}
@@ -316,7 +318,7 @@ def _data(**values: str) -> Any:
 
 
 def plan(run: Records | None, device: int, number: int | None) -> Any:
-    """What a device was to do in a round, and what that cost it."""
+    """What a device was to do in a round, and what that cost."""
     columns = run.columns(number) if run is not None else {}
     if run is None or not run.rounds or not columns:
         return html.P("no round yet", className="soft")
@@ -347,13 +349,13 @@ def plan(run: Records | None, device: int, number: int | None) -> Any:
 
 
 def no_device(run: Records | None) -> Any:
-    """Which devices there are."""
+    """The range of device numbers."""
     count = 0 if run is None else run.count
-    return html.P(f"Devices are 0 to {count - 1}." if count else "No device is known yet.", className="soft")
+    return html.P(f"Devices are numbered 0 to {count - 1}." if count else "No device is known yet.", className="soft")
 
 
 def neighbours(run: Records | None, device: int, number: int | None) -> Any:
-    """From whom a device takes most, and how much."""
+    """The devices that a device takes most from, and how much."""
     if run is None or run.graph is None or device >= run.graph.count:
         return None
     try:
@@ -361,7 +363,7 @@ def neighbours(run: Records | None, device: int, number: int | None) -> Any:
     except ValueError as error:
         return html.P(str(error), className="soft")
     if found is None:
-        return html.P("It was not there in this round.", className="soft")
+        return html.P("It was away in this round.", className="soft")
     rows = []
     for one in found:
         who = "itself" if one.device == device else f"device {one.device}"
@@ -371,18 +373,18 @@ def neighbours(run: Records | None, device: int, number: int | None) -> Any:
 
 
 def _made_of(run: Records) -> str:
-    """What the shares are of: the model that a device decides with, or the row that its client makes one of."""
+    """What the shares refer to: the model a device decides with, or the row from which its client makes one."""
     client = run.resolved.get("client", "plain")
     name = str(client.get("name", "plain") if isinstance(client, dict) else client)
-    if ":" in name:  # code of others is not run to look at it
-        return f"the row that it was given is made of (the client {name} may decide with another model)"
+    if ":" in name:  # do not run other people's code just to look at it
+        return f"the row it received is made of (the client {name} may decide with another model)"
     if name in names("clients") and is_personal(find("clients", name)):
-        return f"the row that it was given is made of (the client {name} decides with a model of its own)"
+        return f"the row it received is made of (the client {name} decides with a model of its own)"
     return "its new model is made of"
 
 
 def _named(words: str) -> Any:
-    """What a screen reader calls an element."""
+    """The name that a screen reader gives an element."""
     return {"aria-label": words}
 
 
@@ -400,7 +402,7 @@ def _graph(name: str, figure: Any) -> Any:
 
 
 def height(figure: Any) -> dict[str, str]:
-    """The height a figure wants; its width is the page's."""
+    """The height a figure needs; its width follows the page."""
     return {"height": f"{figure.layout.height or 420}px"}
 
 

@@ -1,6 +1,6 @@
-"""Who may look: an own socket, a token always, and no other site may speak in the reader's name.
+"""Access to the page: a socket of its own, always a token, and no other site can act in the reader's name.
 
-Loopback is no door: every user of the machine can reach it, and whoever can may stop and resume runs.
+Loopback keeps nobody out: every user of the machine can reach it, and whoever opens the page can stop and resume runs.
 """
 
 import hmac
@@ -16,7 +16,7 @@ from fedfilt.show.dashboard.app import make_app
 from fedfilt.show.dashboard.folders import Watch
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-SHORTEST = 16  # letters of a token
+SHORTEST = 16  # letters in a token
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' "
     "'unsafe-inline'; img-src 'self' data: blob:; frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
@@ -32,10 +32,10 @@ def serve(
     token: str = "",
     ready: Callable[[str, str], None] = lambda address, once: None,
 ) -> None:
-    """Show runs at an address until interrupted. Port 0 is any that is free; without a token, one is drawn.
+    """Show runs at an address until interrupted. Port 0 takes any free port; without a token, one is drawn at random.
 
-    `ready` is told the address with the token, and one that opens only once: other users of the machine can see with
-    what words a browser is started.
+    `ready` receives the address with the token, and one that opens only once: other users of the machine can see the
+    command line that starts a browser.
     """
     check_address(host, token)
     token = token or secrets.token_urlsafe(24)
@@ -44,7 +44,7 @@ def serve(
         from werkzeug.serving import WSGIRequestHandler, make_server
 
         class Quiet(WSGIRequestHandler):
-            protocol_version = "HTTP/1.1"  # keeps connections: less work per look
+            protocol_version = "HTTP/1.1"  # keeps connections open: less work per request
 
             def log_request(self, *_: Any) -> None:
                 pass
@@ -56,7 +56,7 @@ def serve(
         guard(app.server, host, number, token, once)
         server = make_server(host, number, app.server, threaded=True, request_handler=Quiet, fd=listening.fileno())
         name = f"[{host}]" if ":" in host else host
-        warm = app.server.test_client()  # so that the first to look need not wait for imports
+        warm = app.server.test_client()  # so that the first visitor need not wait for imports
         for path in (f"/?token={token}", "/", "/_dash-layout", "/_dash-dependencies"):
             warm.get(path, base_url=f"http://{name}:{number}")
         ready(*(f"http://{name}:{number}/?token={one}" for one in (token, once)))
@@ -69,7 +69,7 @@ def serve(
 
 
 def check_address(host: str, token: str) -> None:
-    """Refuse an address that others can reach without a token, and a token that can be guessed."""
+    """Refuse an address that others can reach unless a token is chosen, and a token that can be guessed."""
     if host not in LOOPBACK and not token:
         raise ValueError(
             f"--host {host} lets other machines in: choose a --token (or FEDFILT_TOKEN), such as "
@@ -80,7 +80,7 @@ def check_address(host: str, token: str) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; ValueError in plain words if there is none to be had."""
+    """A listening socket, or a ValueError in plain words if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,19 +90,19 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         found.close()
         raise ValueError(
-            f"cannot listen on {host}:{port} ({error}); if the port is in use choose another with --port, or --port 0 "
-            "for any that is free"
+            f"cannot listen on {host}:{port} ({error}); if the port is in use, choose another with --port, or any free "
+            "one with --port 0"
         ) from None
     return found
 
 
 def guard(server: Any, host: str, port: int, token: str, once: str = "") -> None:
-    """Check every request: the right host on loopback (no rebinding of names), the token, and the own origin."""
+    """Check every request: the right host on loopback (against DNS rebinding), the token, and the page's own origin."""
     from flask import Response, request
 
     names = {*LOOPBACK, "[::1]", host}
     hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
-    cookie = f"fedfilt_token_{port}"  # browsers keep one jar for all ports of a machine
+    cookie = f"fedfilt_token_{port}"  # browsers share cookies among all ports of a machine
     unused = [once] if once else []
 
     def check() -> Any:
@@ -113,17 +113,17 @@ def guard(server: Any, host: str, port: int, token: str, once: str = "") -> None
         if first:
             unused.clear()
         if first or _same(given, token):
-            # Not a redirect: after one, a browser keeps the cookie back if a page of another site had led here
+            # Not a redirect: after one, a browser withholds the cookie if a page of another site led here
             answer = Response(f"<!doctype html><meta http-equiv=refresh content='0;url={escape(request.path)}'>")
             answer.set_cookie(cookie, token, httponly=True, samesite="Strict")
             return answer
         if not _same(request.cookies.get(cookie, ""), token):
-            return Response("This page needs its token: open the address that fedfilt printed.\n", 403)
+            return Response("This page needs a token: open the address that fedfilt printed.\n", 403)
         origin = request.headers.get("Origin")
         if request.method != "GET" and origin is not None and origin != f"http://{request.host}":
             return Response("Requests from other pages are refused.\n", 403)
         if request.method == "POST" and not isinstance(request.get_json(silent=True), dict):
-            return Response("Not a request of this page.\n", 400)
+            return Response("This request does not come from this page.\n", 400)
         return None
 
     def add_headers(answer: Any) -> Any:
@@ -135,5 +135,5 @@ def guard(server: Any, host: str, port: int, token: str, once: str = "") -> None
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Whether two secrets are one, in a time that does not tell how much of them is."""
+    """Whether two secrets are equal, in a time that does not reveal how much of them matches."""
     return hmac.compare_digest(given.encode(), wanted.encode())

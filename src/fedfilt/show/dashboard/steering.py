@@ -1,7 +1,7 @@
 """Stop and resume a run from the page.
 
-Stopping leaves a file in the run's folder, which the run looks for after each round: it saves a checkpoint and ends.
-Resuming starts `fedfilt run` on that very folder with its own saved config. Nothing of the page gets into a command.
+Stopping leaves a file in the run's folder. The run looks for it after each round, saves a checkpoint and ends.
+Resuming starts `fedfilt run` on that folder with its own saved config. Nothing from the page gets into a command.
 """
 
 import subprocess
@@ -13,13 +13,13 @@ from fedfilt._start import PROGRAM
 from fedfilt._trust import code_in, without_trust
 from fedfilt.runs.records import Records
 
-LOG = "run.log"  # what a resumed run says, in its folder
+LOG = "run.log"  # output of a resumed run, in its folder
 MOST_LOG = 10 << 20  # bytes of it
 _started: dict[Path, "subprocess.Popen[bytes]"] = {}
 
 
 def stop(run: Records) -> str:
-    """Ask a run to end after its round; says what happens."""
+    """Ask a run to end after its round; returns what happens."""
     run.refresh()
     if run.status not in ("running", "stopping"):
         return f"{run.name} is not running"
@@ -28,14 +28,14 @@ def stop(run: Records) -> str:
             pass
     except OSError as error:
         return f"{run.name} cannot be stopped from here ({error})"
-    return f"{run.name} stops after this round"
+    return f"{run.name} will stop after this round"
 
 
 def resume(run: Records) -> str:
-    """Start a stopped run again from its checkpoint; says what happens."""
+    """Resume a stopped run from its checkpoint; returns what happens."""
     run.refresh()
     if run.status in ("running", "stopping") or _alive(run.folder):
-        return f"{run.name} is running already"
+        return f"{run.name} is already running"
     if run.status == "finished":
         return f"{run.name} is finished"
     if run.status != "stopped":
@@ -48,7 +48,7 @@ def resume(run: Records) -> str:
             f"fedfilt {' '.join(words)} --trust-code"
         )
     if links := sorted(path.name for path in run.folder.iterdir() if path.is_symlink()):
-        return f"{run.name} cannot be resumed: {', '.join(links)} in its folder leads elsewhere"
+        return f"{run.name} cannot be resumed: {', '.join(links)} in its folder is a link to another place"
     try:
         with regular(run.folder / LOG, links=False, mode="ab") as log:
             _started[run.folder] = subprocess.Popen(
@@ -57,7 +57,7 @@ def resume(run: Records) -> str:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # it goes on when the dashboard ends
+                start_new_session=True,  # it continues when the dashboard ends
             )
     except OSError as error:
         return f"{run.name} cannot be resumed ({error})"
@@ -65,7 +65,7 @@ def resume(run: Records) -> str:
 
 
 def complaint(run: Records) -> str:
-    """Why a run that was resumed here ended at once, if it did."""
+    """Why a run that was resumed here ended at once, or "" if it did not."""
     process = _started.get(run.folder)
     if process is None or process.poll() in (None, 0, 130):  # still on, finished, stopped
         return ""

@@ -1,7 +1,7 @@
-"""Pictures of buildings, filters and runs: functions that return Plotly figures, the same everywhere.
+"""Pictures of buildings, filters and runs: functions that return Plotly figures, used everywhere.
 
-Where a figure is of a run it takes its `fedfilt.Records`. A file per theme: `places` (the building and who
-learns from whom), `curves`, `devices`, `timelines`, `filtering`; `style` holds the colours.
+A figure of a run takes its `fedfilt.Records`. There is one file per theme: `places` (the building and who learns from
+whom), `curves`, `devices`, `timelines`, `filtering`; `style` holds the colours.
 """
 
 from fedfilt.runs.rules import look

@@ -1,4 +1,4 @@
-"""How scores and losses grow, and what that costs; rules against each other, over seeds and device by device."""
+"""How scores and losses develop and what that costs; rules compared over seeds and device by device."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ from fedfilt.training.goal import ACCURACY, Metric
 AGAINST = {"rounds": "round", "seconds": "simulated seconds", "joules": "joules", "bytes": "megabytes sent"}
 STAGES = {"mixed": "after mixing", "trained": "after local training"}
 LOSSES = {"training": "training loss", "local": "loss on the local test", "global": "loss on the global test"}
-Values = Callable[[Records], dict[int, float]]  # of a run, a number for each round that has one
+Values = Callable[[Records], dict[int, float]]  # a number for each round of a run that has one
 
 
 # --- against rounds and costs -------------------------------------------------------------------------------------
 
 
 def accuracy_curves(curves: Mapping[str, Array], title: str, metric: Metric = ACCURACY) -> Any:
-    """Accuracy, or another score, against rounds: for every name an array of (round, mean score)."""
+    """Accuracy, or another score, against rounds; `curves` has an array of (round, mean score) for every name."""
     figure, shown = blank(), looks({name: name for name in curves})
     for name, points in curves.items():
         figure.add_trace(_curve(name, points[:, 0], points[:, 1], shown[name], metric.form))
@@ -42,9 +42,9 @@ def accuracy(
     number: int | None = None,
     stage: str = "mixed",
 ) -> Any:
-    """Mean score over devices against rounds, seconds, joules or megabytes; of one run with the std of its devices.
+    """Mean score over devices against rounds, seconds, joules or megabytes; a single run also shows the devices' std.
 
-    After mixing, or ("trained") after a device has trained on its own data: what it would have after fine-tuning.
+    After mixing, or ("trained") after a device has trained on its own data, as fine-tuning would.
     """
     check_choice("against", against, AGAINST)
     check_choice("stage", stage, STAGES)
@@ -76,7 +76,7 @@ def accuracy(
 
 
 def loss(runs: Sequence[Records], kind: str = "training", against: str = "rounds") -> Any:
-    """Mean loss over devices, of training or of a test after mixing; on a logarithmic axis."""
+    """Mean loss over devices, in training or in a test after mixing, on a logarithmic axis."""
     check_choice("loss", kind, LOSSES)
 
     def values(run: Records) -> dict[int, float]:
@@ -89,12 +89,12 @@ def loss(runs: Sequence[Records], kind: str = "training", against: str = "rounds
     if not figure.data:
         return empty(f"no {LOSSES[kind]} was recorded")
     _framed(figure, LOSSES[kind] + _over(runs), axis_of(runs, against), Metric("loss", "loss", lower=True, form=".4g"))
-    # A decade may hold no tick of the powers of ten
+    # The range may contain no power of ten
     return figure.update_yaxes(type="log", rangemode="normal", dtick="D2", exponentformat="none")
 
 
 def axis_of(runs: Sequence[Records], against: str) -> str:
-    """The words of an axis; seconds are simulated unless real devices took them."""
+    """The title of an axis; seconds are simulated unless devices are real."""
     if against != "seconds" or not any(run.real_time for run in runs):
         return AGAINST[against]
     return "seconds" if all(run.real_time for run in runs) else "seconds (simulated in some runs)"
@@ -105,9 +105,9 @@ def _over(runs: Sequence[Records]) -> str:
 
 
 def _grown(figure: Any, runs: Sequence[Records], values: Values, against: str, form: str = "") -> None:
-    """A curve per rule: the mean over the seeds that have come furthest, at the rounds of which all of them know.
+    """One curve per rule: the mean over the seeds that are furthest along, at the rounds that all of them have.
 
-    The seeds of a rule that is alone are drawn too, thin.
+    If there is only one rule, its seeds are drawn too, as thin lines.
     """
     form, alike = form or metric_of(runs).form, groups(runs)
     shown = looks_of(alike)
@@ -130,7 +130,7 @@ def _grown(figure: Any, runs: Sequence[Records], values: Values, against: str, f
 
 
 def spent(run: Records, against: str, numbers: Sequence[int]) -> Array:
-    """Where rounds lie on an axis: their number, or what was used up to and including them."""
+    """Positions of rounds on an axis: their number, or what was used up to and including them."""
     if against == "rounds":
         return np.array(numbers, dtype=float)
     column = {"seconds": "latency", "joules": "joules", "bytes": "bytes"}[against]
@@ -139,7 +139,7 @@ def spent(run: Records, against: str, numbers: Sequence[int]) -> Array:
 
 
 def device_curve(runs: Sequence[Records], device: int, test: str = "local") -> Any:
-    """One device's score against rounds, in every run; thin: the mean of all devices."""
+    """One device's score against rounds in every run; the thin line is the mean of all devices."""
     figure, metric, shown = blank(), metric_of(runs), looks_of({run.name: [run] for run in runs})
     for run in runs:
         tested = [r for r in run.tested(test) if len(r["mixed"][test]["devices"]) > device]
@@ -161,7 +161,7 @@ def _curve(name: str, x: Any, y: Any, style: Look, form: str) -> Any:
     marker = {"symbol": style.symbol, "size": 8 if len(x) <= 40 else 5, "maxdisplayed": 40}
     line = {"color": style.colour, "dash": style.dash, "width": 2}
     hover = f"%{{x:.6g}}: %{{y:{form}}}<extra>" + plain(name) + "</extra>"
-    x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)  # half the size in a page
+    x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)  # halves the size of the page
     return go.Scatter(
         x=x, y=y, name=wrapped(name, 40), mode="lines+markers", line=line, marker=marker, hovertemplate=hover
     )
@@ -187,7 +187,7 @@ def _framed(figure: Any, title: str, x: str, metric: Metric, height: int = 420) 
 
 
 def pareto(runs: Sequence[Records]) -> Any:
-    """Local against global score at the last test: the path from Local over rising mu to FedAvg."""
+    """Local against global score at the last test: the path from Local through rising mu to FedAvg."""
     metric = metric_of(runs)
     points: dict[str, list[tuple[float, float]]] = {}
     counts: dict[str, str] = {}
@@ -233,7 +233,7 @@ def pareto(runs: Sequence[Records]) -> Any:
 
 
 def paired(runs: Sequence[Records], baseline: str, test: str = "local") -> list[Paired]:
-    """Differences of every rule to a baseline at the last test, seed by seed: see `fedfilt.runs.paired`."""
+    """Differences of every rule from a baseline at the last test, seed by seed: see `fedfilt.runs.paired`."""
     last = {
         name: {run.seed: float(run.tested(test)[-1]["mixed"][test]["mean"]) for run in furthest(group, test)}
         for name, group in groups(runs).items()
@@ -242,11 +242,11 @@ def paired(runs: Sequence[Records], baseline: str, test: str = "local") -> list[
 
 
 def paired_differences(runs: Sequence[Records], baseline: str, test: str = "local") -> Any:
-    """Of every rule, by how much it is above a baseline: seeds as rings, their mean, and its interval of confidence."""
+    """How far every rule is above a baseline: seeds as rings, their mean, and its confidence interval."""
     rows, metric = paired(runs, baseline, test), metric_of(runs)
     if not rows:
         return empty("no other rule was tested with the same seeds")
-    unit = 100 if metric.share else 1  # differences of percentages are points
+    unit = 100 if metric.share else 1  # differences of percentages are in points
     figure, shown = blank(), looks_of(groups(runs))
     figure.add_vline(x=0, line={"color": INK, "width": 1.5}, layer="below")
     place = -1.0
@@ -267,13 +267,13 @@ def paired_differences(runs: Sequence[Records], baseline: str, test: str = "loca
         dot = {"symbol": style.symbol, "size": 12, "color": style.colour}
         figure.add_trace(go.Scatter(x=[unit * row.mean], y=[place], mode="markers", marker=dot, name=group, **own))
         figure.data[-1].hovertemplate = said + "<extra></extra>"
-        # Above its line and not beside the axis: long names have no room there on a phone
+        # Above its line, not beside the axis: on a phone, long names do not fit there
         at = {"x": 0, "xref": "paper", "xanchor": "left", "y": place - 0.2, "yanchor": "bottom", "showarrow": False}
         box = {"bgcolor": "rgba(255,255,255,0.85)", "borderpad": 0}
         figure.add_annotation(text=name, align="left", font={"size": 12}, **at, **box)
     return styled(
         figure,
-        f"{test} {metric.words}: difference to {baseline}, {SURE:.0%} interval",
+        f"{test} {metric.words}: difference from {baseline}, {SURE:.0%} interval",
         round(156 + 46 * place),
         xaxis={
             "title": f"difference in {test} {metric.words}{', points' * metric.share}",
@@ -286,7 +286,7 @@ def paired_differences(runs: Sequence[Records], baseline: str, test: str = "loca
 
 
 def device_scatter(one: Sequence[Records], other: Sequence[Records], test: str = "local") -> Any:
-    """Every device under two rules: a dot per device and seed; above the line it does better with the other."""
+    """Every device under two rules, one dot per device and seed; above the line, `other` serves the device better."""
     metric = metric_of([*one, *other])
     mine, theirs = by_seed(one, test), by_seed(other, test)
     seeds = sorted(set(mine) & set(theirs))
@@ -315,7 +315,7 @@ def device_scatter(one: Sequence[Records], other: Sequence[Records], test: str =
 
 
 def by_seed(runs: Sequence[Records], test: str) -> dict[int, list[float | None]]:
-    """The scores of all devices at the last test, by seed; None for a device that was not tested."""
+    """The scores of all devices at the last test, by seed; None for devices that were not tested."""
     found = {run.seed: run.accuracies(test) for run in furthest(runs, test)}
     return {
         seed: [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]

@@ -10,11 +10,11 @@ from fedfilt.runs.records import Records
 from fedfilt.show.figures.style import INK, blank, empty, styled
 from fedfilt.training.goal import ACCURACY
 
-TEXT_LIMIT = 60  # rows and columns up to which numbers are written into the cells
+TEXT_LIMIT = 60  # most rows and columns for which cells show numbers
 
 
 def label_counts(counts: Array) -> Any:
-    """Training samples per device and label: who holds what."""
+    """Training samples per device and label."""
     few = len(counts) <= TEXT_LIMIT and counts.shape[1] <= TEXT_LIMIT
     text = {"text": [[str(n) if n else "" for n in row] for row in counts], "texttemplate": "%{text}"} if few else {}
     labelled = counts.shape[1] > 1
@@ -34,12 +34,12 @@ def label_counts(counts: Array) -> Any:
 
 
 def labels(run: Records) -> Any:
-    """Label counts of a run's devices."""
+    """The label counts of a run's devices."""
     return empty("no partition yet") if run.label_counts is None else label_counts(run.label_counts)
 
 
 def device_bars(run: Records, test: str = "local", number: int | None = None) -> Any:
-    """Accuracy of every device at the last test up to a round; the worst is marked, the line is the mean."""
+    """Accuracy of every device at the last test up to a round. The worst is marked; the line is the mean."""
     values = run.accuracies(test, number)
     if values is None or not np.isfinite(values).any():
         return empty("not tested yet")
@@ -58,7 +58,7 @@ def device_bars(run: Records, test: str = "local", number: int | None = None) ->
     scale: dict[str, Any] = {"rangemode": "tozero"}
     if metric.share:
         scale = {"range": [0, 1.12], "tickvals": [0, 0.25, 0.5, 0.75, 1]}
-    # Plotly leaves out numbers for which a phone has no room
+    # Plotly leaves out numbers that do not fit on a phone
     return styled(
         figure,
         f"{test} {metric.words}, round {at_round} (mean {metric.text(mean)})",
@@ -68,7 +68,7 @@ def device_bars(run: Records, test: str = "local", number: int | None = None) ->
 
 
 def confusion(run: Records, test: str = "local", number: int | None = None) -> Any:
-    """The summed confusion matrix at the last test up to a round: share of each true label by given label."""
+    """The summed confusion matrix at the last test up to a round: how devices answered for each true label."""
     tested = run.tested(test, number)
     table = ((run.line(tested[-1]["round"]).get("mixed") or {}).get(test) or {}) if tested else {}
     try:
@@ -77,7 +77,7 @@ def confusion(run: Records, test: str = "local", number: int | None = None) -> A
         matrix = np.zeros(0)
     if matrix.ndim != 2 or not matrix.size:
         return empty(
-            "no confusion matrix yet" if run.metric == ACCURACY else "no confusion matrix: samples have no label"
+            "no confusion matrix yet" if run.metric == ACCURACY else "no confusion matrix: samples have no labels"
         )
     total = matrix.sum(axis=1, keepdims=True)
     part = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)

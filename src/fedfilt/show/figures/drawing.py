@@ -1,4 +1,4 @@
-"""A figure as plain SVG, which a browser draws at once: the building in the moment before plotly.js is there."""
+"""A figure as plain SVG, which a browser draws at once: the building before plotly.js has loaded."""
 
 from html import escape, unescape
 from typing import Any
@@ -11,7 +11,7 @@ from fedfilt.show.figures.style import CLEAR, INK
 
 
 def svg(figure: Any) -> str:
-    """The lines, dots and words of a figure seen from above; sizes of lines and dots are pixels at any scale.
+    """The lines, dots and words of a figure seen from above; lines and dots keep their size in pixels at any scale.
 
     >>> import plotly.graph_objects as go
     >>> svg(go.Figure(go.Scatter(x=[0, 1], y=[0, 1], mode="lines"))).split("<path ")[1]
@@ -53,7 +53,7 @@ def _drawn(trace: Any, x: Array, y: Array, letter: float) -> str:
 
 
 def _dots(places: list[str], colours: list[str], size: float) -> str:
-    """Dots are lines of no length with round ends: so wide on the screen, whatever the scale."""
+    """Dots are lines of zero length with round ends, which keep their width on the screen at any scale."""
     dots = "".join(f'<path d="M{place}h0" stroke="{c}"/>' for place, c in zip(places, colours, strict=True))
     return f'<g class="dots" stroke-width="{size:g}" stroke-linecap="round">{dots}</g>'
 

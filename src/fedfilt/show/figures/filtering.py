@@ -11,17 +11,17 @@ from fedfilt.runs.rules import ORANGE, filter_of, with_strength
 from fedfilt.show.figures.style import BLUE, LEGEND, blank, empty, plain, styled, wrapped
 from fedfilt.show.shares import shares
 
-CELLS = 100  # devices up to which the matrix is drawn cell by cell
+CELLS = 100  # most devices for which the matrix is drawn cell by cell
 
 
 def response(run: Records, mu: float | None = None) -> Any:
-    """Gain of the run's filter over the graph's frequencies; dots are the frequencies that the graph has.
+    """Gain of the run's filter over graph frequency; the dots are the frequencies of this graph.
 
-    With `mu`, the same filter at that strength beside it.
+    With `mu`, the same filter at that strength is drawn beside it.
     """
     now = run.moment()
     if now is None:
-        return empty("the graph of this run is not known", 340)
+        return empty("the graph of this run is unknown", 340)
     graph = now.graph
     own = run.config.get("aggregator")
     filtered = isinstance(own, dict) and "filter" in own
@@ -58,7 +58,7 @@ def response(run: Records, mu: float | None = None) -> Any:
 
 
 def mixing(run: Records, mu: float | None = None, number: int | None = None) -> Any:
-    """The mixing matrix: row i is what device i's new model is made of. Of many devices, room by room."""
+    """The mixing matrix: row i shows what device i's new model is made of. With many devices, room by room."""
     try:
         matrix = shares(run, mu, number)
     except ValueError as error:
@@ -69,7 +69,7 @@ def mixing(run: Records, mu: float | None = None, number: int | None = None) -> 
     names: list[Any] = list(range(len(matrix)))
     if len(matrix) > CELLS:
         if graph is None or graph.rooms is None or len(np.unique(graph.rooms)) > 3 * CELLS:
-            return empty(f"{len(matrix)} devices: click one in the building to see what it takes from whom", 460)
+            return empty(f"{len(matrix)} devices: click one in the building to see whom it learns from", 460)
         found, room = np.unique(graph.rooms, return_inverse=True)
         member = np.eye(len(found))[room]  # (K, rooms)
         matrix = (member.T @ matrix @ member) / member.sum(axis=0)[:, None]

@@ -10,7 +10,7 @@ DASHES = ("solid", "dash", "dot")
 
 
 def against_corrections(lines: list[Table]) -> Any:
-    """Accuracy of devices and rooms against the corrections that people gave, by rule."""
+    """Accuracy of devices and rooms against the number of corrections that people made, by rule."""
     figure = go.Figure()
     for what, dash in (("room", DASHES[0]), ("device", DASHES[1])):
         for rule in dict.fromkeys(line["rule"] for line in lines):

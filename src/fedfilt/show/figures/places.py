@@ -1,4 +1,4 @@
-"""The building seen from above: rooms, devices and links, coloured by what devices have or take from each other."""
+"""The building from above: rooms, devices and links, coloured by what devices have or take from each other."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from fedfilt.show.words import clusters_in_words
 from fedfilt.training.goal import ACCURACY, Metric
 
 SCORES = ("local", "global")
-# What devices can be coloured by -> words and number format; scores have those of their metric
+# What devices can be coloured by -> words and number format; scores use those of their metric
 COLOURS = {
     **{test: (f"{test} {ACCURACY.words}", ACCURACY.form) for test in SCORES},
     "bytes": ("bytes sent", ".3s"),
@@ -40,17 +40,17 @@ COLOURS = {
     "outcome": ("plan outcome", ""),
     "cluster": ("cluster of the graph", ""),
 }
-# Colours that the colour-blind can tell apart (Okabe and Ito), and marks, by cluster; both again from the start after
+# Colours that colour-blind readers can tell apart (Okabe and Ito), and marks, by cluster; both start over after
 CLUSTERS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "pentagon", "hexagon", "cross")
-NAMED = 20  # clusters that are told apart
-SOURCES = 60  # lines to devices from which one learns, at most
+NAMED = 20  # clusters with a look of their own
+SOURCES = 60  # most lines to devices that one learns from
 
 BAR = {"orientation": "h", "y": 0, "yanchor": "top", "thickness": 12, "len": 0.7, "xanchor": "center", "x": 0.5}
 
 
 def colours(metric: Metric = ACCURACY) -> dict[str, tuple[str, str]]:
-    """`COLOURS` of runs that are judged by a metric."""
+    """`COLOURS` for runs judged by a metric."""
     return COLOURS | {test: (f"{test} {metric.words}", metric.form) for test in SCORES}
 
 
@@ -62,7 +62,7 @@ class FloorPlan(NamedTuple):
 
 
 def floor_plan(graph: Graph) -> FloorPlan:
-    """Positions from above if the graph has them, floors side by side; else rooms in a grid, devices in a ring."""
+    """Positions from above if the graph has them, floors side by side; otherwise rooms in a grid, devices in rings."""
     names, room = (np.array([""]), np.zeros(graph.count, int))
     if graph.rooms is not None:
         names, room = np.unique(graph.rooms, return_inverse=True)
@@ -100,7 +100,7 @@ def _rings(room: Array, rooms: int) -> Array:
 
 
 def _floors(places: Array, heights: Array, room: Array, rooms: int) -> Array:
-    """A floor number per room: 0, unless rooms lie over each other; then by height, in steps of 1.5 m."""
+    """A floor number for each room: 0, unless rooms overlap; then by height, in steps of 1.5 m."""
     ends = [(places[room == r].min(axis=0), places[room == r].max(axis=0)) for r in range(rooms)]
     low, high = np.array([a for a, _ in ends]), np.array([b for _, b in ends])
     both = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
@@ -120,14 +120,14 @@ def _floors(places: Array, heights: Array, room: Array, rooms: int) -> Array:
 def building(
     run: Records, colour: str = "local", number: int | None = None, device: int | None = None, height: int = 520
 ) -> Any:
-    """The building: rooms, links and devices, coloured by a key of `COLOURS` as of a round; one device may be ringed.
+    """The building: rooms, links and devices, coloured by a key of `COLOURS` as of a round; `device` gets a ring.
 
     The device's number is in `customdata` of the markers.
     """
     check_choice("colour", colour, COLOURS)
     now = run.moment(number)
     if now is None:
-        return empty("the graph of this run is not known", height)
+        return empty("the graph of this run is unknown", height)
     graph = now.graph
     plan = floor_plan(graph)
     figure = _ground(graph, plan)
@@ -149,7 +149,7 @@ def building(
     if values is None or len(values) != graph.count:
         _devices(figure, plan, graph, {"color": "#DDDDDD"}, np.arange(graph.count), "device %{customdata}")
     elif colour == "cluster":
-        order = np.argsort(-np.bincount(values), kind="stable")  # the largest first; many small ones in one colour
+        order = np.argsort(-np.bincount(values), kind="stable")  # largest first; the many small ones share a colour
         place = np.minimum(np.argsort(order, kind="stable")[values], NAMED - 1)
         for cluster in range(place.max() + 1):
             chosen = np.flatnonzero(place == cluster)
@@ -188,10 +188,10 @@ def building(
 def learns_from(
     run: Records, device: int, mu: float | None = None, number: int | None = None, height: int = 460
 ) -> Any:
-    """A device's row of the mixing matrix on the graph: what its new model is made of."""
+    """A device's row of the mixing matrix, on the graph: what its new model is made of."""
     now = run.moment(number)
     if now is None or not 0 <= device < now.graph.count:
-        return empty("the graph of this run is not known" if now is None else f"there is no device {device}", height)
+        return empty("the graph of this run is unknown" if now is None else f"there is no device {device}", height)
     graph = now.graph
     try:
         row = shares(run, mu, number)[device]
@@ -222,7 +222,7 @@ def learns_from(
 
 
 def _ground(graph: Graph, plan: FloorPlan) -> Any:
-    """Walls and links: one trace each, a gap (NaN) after every piece."""
+    """Walls and links: one trace each, with a gap (NaN) after every piece."""
     figure = blank()
     walls = np.array([[(a, b), (c, b), (c, d), (a, d), (a, b), (np.nan, np.nan)] for _, a, b, c, d in plan.rooms])
     if len(walls):
@@ -243,7 +243,7 @@ def _ground(graph: Graph, plan: FloorPlan) -> Any:
 
 def _lines(graph: Graph, places: Array) -> list[Array]:
     edges = graph.edges
-    if len(edges) > 20_000:  # more than can be told apart
+    if len(edges) > 20_000:  # more than one could distinguish
         edges = edges[:: -(-len(edges) // 20_000)]
     ends = np.column_stack([edges, np.full(len(edges), -1)]).ravel()
     return [np.where(ends < 0, np.nan, axis[ends]) for axis in places.T]
@@ -257,7 +257,7 @@ def _devices(
     figure: Any, plan: FloorPlan, graph: Graph, marker: dict[str, Any], chosen: Array, hover: str, name: str = ""
 ) -> None:
     marker = {"size": _size(graph.count), "line": {"color": INK, "width": 0.6}, **marker}
-    if graph.count <= 40:  # the number on the device, with a halo that reads on light and dark
+    if graph.count <= 40:  # the number on the device, with a halo to be readable on light and dark
         x, y = plan.places[chosen].T
         numbers = {"text": [f"\u2002{i}" for i in chosen], "textfont": {"size": 10, "color": INK}}
         text = {"mode": "markers+text", "textposition": "middle right", **numbers}
@@ -291,7 +291,7 @@ def _seen_from_above(figure: Any, title: str, height: int) -> Any:
 
 
 def graph_signals(building: Building, graph: Graph, signals: Mapping[str, Array]) -> Any:
-    """A panel per signal, seen from above: rooms as boxes, links as lines, devices coloured by their value.
+    """One panel per signal, seen from above: rooms as boxes, links as lines, devices coloured by their value.
 
     The paper's figure "An illustration of different graph filtering on a single shared gradient update".
     """
@@ -302,7 +302,9 @@ def graph_signals(building: Building, graph: Graph, signals: Mapping[str, Array]
     # One trace for all links: a gap (NaN) after each
     ends = np.column_stack([graph.edges, np.full(len(graph.edges), -1)]).ravel()
     lines = [np.where(ends < 0, np.nan, axis[ends]) for axis in (x, y)]
-    limit = max(float(values.std()) for values in signals.values())  # colours saturate beyond, so that means show
+    limit = max(
+        float(values.std()) for values in signals.values()
+    )  # colours saturate beyond this, so that means stay visible
     for panel, values in enumerate(signals.values()):
         place = {"row": panel // columns + 1, "col": panel % columns + 1}
         if building.boxes is not None:

@@ -1,4 +1,4 @@
-"""One look for all figures: colours that the colour-blind can tell apart (Okabe and Ito), marks that print in grey."""
+"""One look for all figures: colours for colour-blind readers (Okabe and Ito), and marks that work in grey."""
 
 from html import escape
 from textwrap import wrap
@@ -9,16 +9,16 @@ import plotly.graph_objects as go
 from fedfilt.runs.rules import GREEN, ORANGE, PINK, RED
 
 INK, FAINT, WALL, CLEAR = "#222222", "#B5B5B5", "#8A8A8A", "rgba(0,0,0,0)"
-BLUE, SKY = "#0072B2", "#56B4E9"  # with the colours of the rules: Okabe and Ito
-SCALE = "Cividis"  # for amounts: even in lightness, the same for the colour-blind
-PHONE, WIDE = 340, 45  # pixels of a figure on a phone, and letters of a title in them
+BLUE, SKY = "#0072B2", "#56B4E9"  # with the rules' colours: Okabe and Ito
+SCALE = "Cividis"  # for amounts: even in lightness, and the same to colour-blind readers
+PHONE, WIDE = 340, 45  # width of a figure on a phone in pixels, and the letters of a title that fit in it
 LETTER, LINE = 7, 19  # pixels of a letter and a line of a legend
-KEYS = 2  # lines of a legend for which figures have room
+KEYS = 2  # lines of a legend that fit into a figure
 LEGEND = {"orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container", "x": 0, "xref": "container"}
 LEGEND |= {"tracegroupgap": 0}
 
 AXIS = {"gridcolor": "#E4E8EE", "linecolor": "#E4E8EE", "zerolinecolor": "#E4E8EE", "automargin": True, "ticks": ""}
-TEMPLATE: dict[str, Any] = {  # small, as every figure carries it
+TEMPLATE: dict[str, Any] = {  # small, because every figure carries it
     "layout": {
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
@@ -31,7 +31,7 @@ TEMPLATE: dict[str, Any] = {  # small, as every figure carries it
 }
 
 
-OUTCOMES = {  # how a plan came about -> colour and mark
+OUTCOMES = {  # outcome of a plan -> colour and mark
     "sync": (BLUE, "circle"),
     "idle_saturated": (SKY, "square"),
     "idle_energy": (ORANGE, "diamond"),
@@ -42,7 +42,7 @@ OUTCOMES = {  # how a plan came about -> colour and mark
 
 
 def plain(text: str) -> str:
-    """Words from a run, which Plotly is to show as they are: it takes tags for markup, and links for links.
+    """Escapes words from a run so that Plotly shows them as they are: it would interpret tags and links.
 
     >>> plain("<a href='https://example.org'>hall</a>")
     "&lt;a href='https://example.org'&gt;hall&lt;/a&gt;"
@@ -51,12 +51,12 @@ def plain(text: str) -> str:
 
 
 def blank(*traces: Any) -> Any:
-    """A figure in this look, with these traces."""
+    """A figure in this style, with these traces."""
     return go.Figure(data=list(traces), layout={"template": TEMPLATE})
 
 
 def wrapped(text: str, width: int = WIDE) -> str:
-    """Words from a run in lines that a phone has room for.
+    """Words from a run, wrapped to lines that fit on a phone.
 
     >>> wrapped("mean accuracy on the local test, mean over seeds")
     'mean accuracy on the local test, mean over<br>seeds'
@@ -65,7 +65,7 @@ def wrapped(text: str, width: int = WIDE) -> str:
 
 
 def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
-    """The common frame: white, a title, room for labels and for what the legend needs on a phone, wide as the page."""
+    """The common frame: white, a title, space for labels and for the legend on a phone, as wide as the page."""
     margin = {"l": 56, "r": 16, "t": 48, "b": 48, **layout.pop("margin", {})}
     text, more = wrapped(title), 0
     if layout.get("legend", {}).get("orientation") == "h" and layout.get("showlegend") is not False:
@@ -80,7 +80,7 @@ def styled(figure: Any, title: str, height: int = 420, **layout: Any) -> Any:
 
 
 def titled(figure: Any, title: str) -> Any:
-    """The same figure under another title, in as many lines as it needs on a phone."""
+    """The same figure with another title, in as many lines as it needs on a phone."""
     text, before = wrapped(title), figure.layout.title.text or ""
     more = LINE * (text.count("<br>") - before.count("<br>"))
     tall = figure.layout.height + more
@@ -95,7 +95,7 @@ def _title(text: str, height: float) -> dict[str, Any]:
 
 
 def _legend_lines(figure: Any) -> int:
-    """Lines of a horizontal legend on a phone, in columns as wide as the longest name."""
+    """Number of lines of a horizontal legend on a phone, in columns as wide as the longest name."""
     names = [trace.name.split("<br>") for trace in figure.data if trace.name and trace.showlegend is not False]
     if not names:
         return 0

@@ -11,11 +11,11 @@ from fedfilt.runs.records import Records
 from fedfilt.runs.rules import ORANGE, RED
 from fedfilt.show.figures.style import BLUE, LEGEND, blank, empty, styled
 
-SHOWN = 60  # devices in one picture
+SHOWN = 60  # most devices in one picture
 
 
 def timeline(columns: Mapping[str, Array], deadline: float | None, names: Sequence[str], title: str) -> Any:
-    """The round as bars, a device a line: computing, sending, idle (seconds), against the deadline."""
+    """The round as bars, one line per device: seconds computing, sending and idle, against the deadline."""
     looks = {"compute_seconds": (BLUE, ""), "send_seconds": (ORANGE, "/"), "idle_seconds": ("#DDDDDD", "")}
     figure = blank()
     for key, (colour, shape) in looks.items():
@@ -42,7 +42,7 @@ def timeline(columns: Mapping[str, Array], deadline: float | None, names: Sequen
 
 
 def round_timeline(run: Records, number: int | None = None) -> Any:
-    """The timeline of a round of a run (the last, if not said); of many devices, the ones that came last."""
+    """The timeline of a round (by default the last); of many devices, only the ones that finished last."""
     columns = run.columns(number)
     keys = ("compute_seconds", "send_seconds", "idle_seconds")
     if not run.rounds or any(key not in columns for key in keys):
@@ -54,7 +54,7 @@ def round_timeline(run: Records, number: int | None = None) -> Any:
     title = f"round {number}: who computes, sends and waits"
     if len(order) > SHOWN:
         order = np.argsort(-(arrays[keys[0]] + arrays[keys[1]]), kind="stable")[:SHOWN]
-        title = f"round {number}: the {SHOWN} devices that came last"
+        title = f"round {number}: the {SHOWN} devices that finished last"
     late = found["time"].get("late") or []
     names = [f"{i} late" if i in late else str(i) for i in order]
     figure = timeline({key: a[order] for key, a in arrays.items()}, found["time"].get("deadline"), names, title)

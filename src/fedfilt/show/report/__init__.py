@@ -12,18 +12,19 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def write(paths: Iterable[str | Path], out: str | Path | None = None) -> Path:
-    """Write the report of runs (run folders, or folders of a comparison) and give its path.
+    """Write the report on runs (run folders, or folders of a comparison) and return its path.
 
-    Without `out` it is `report.html` in the folder, or here if there are several. Nothing is written on an error.
+    Without `out`, the file is `report.html` in the folder, or in the current folder if there are several. After an
+    error nothing has been written.
     """
     given = [Path(path) for path in paths]
     runs = readable(given)
     target = Path(out) if out is not None else (given[0] if len(given) == 1 else Path()) / "report.html"
     if target.is_dir():
         raise ValueError(f"--out must be a file, such as {target / 'report.html'}, got the folder {target}")
-    if out is None and target.is_symlink():  # in a folder that may be somebody else's
-        raise ValueError(f"{target} is a link; say with --out where the report is to go")
-    target = target.resolve()  # what a link points to is written, not the link
+    if out is None and target.is_symlink():  # the folder may be somebody else's
+        raise ValueError(f"{target} is a link; choose the file to write with --out")
+    target = target.resolve()  # write what a link points to, not the link
     if target.suffix not in (".html", ".htm"):
         raise ValueError(f"--out must end in .html, got {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -32,10 +33,10 @@ def write(paths: Iterable[str | Path], out: str | Path | None = None) -> Path:
 
 
 def readable(paths: Sequence[Path]) -> list[Records]:
-    """The runs in the folders; ValueError if there is nothing in them to report on."""
+    """The runs in the folders; ValueError if they contain nothing to report."""
     for path in paths:
         if not path.is_dir():
-            raise ValueError(f"no run folder {path}")
+            raise ValueError(f"there is no run folder {path}")
     runs = find_runs(paths)
     if not any(run.rounds for run in runs):
         why = "; ".join(dict.fromkeys(note for run in runs for note in run.notes))
@@ -50,7 +51,7 @@ def write_images(runs: Sequence[Records], folder: Path, form: str) -> list[Path]
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{form}" for name in drawn]
     if links := [path for path in (folder, *paths) if path.is_symlink()]:
-        raise ValueError(f"{links[0]} is a link; say with --out where the report and its figures are to go")
+        raise ValueError(f"{links[0]} is a link; choose another place for the report and its figures with --out")
     import plotly.io
 
     try:

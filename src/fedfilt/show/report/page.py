@@ -22,12 +22,12 @@ from fedfilt.show.report.terms import GLOSSARY, anchor, term
 from fedfilt.show.words import KEYS, dated, found_in_words, heading, metric_of, scores, sentence, unlike
 from fedfilt.training.goal import ACCURACY
 
-NAMES, TITLED = 8, 2  # names in a list, and keys in a title
+NAMES, TITLED = 8, 2  # most names in a list, and most keys in a title
 PAPER = "https://doi.org/10.1109/JIOT.2022.3228727"
 
 
 def page(runs: Sequence[Records]) -> str:
-    """The report as HTML: figures are drawn when they come into view."""
+    """The report as HTML. Figures are drawn when they come into view."""
     shown = [run for run in runs if run.rounds]
     several = len(groups(shown)) > 1
     drawn = all_figures(shown)
@@ -46,7 +46,7 @@ def page(runs: Sequence[Records]) -> str:
         f"<h1>{escape(_title(shown))}</h1><p class='lead'>{escape(' · '.join(dict.fromkeys(about)))}</p>",
         "<nav aria-label='Contents'><a href='#short'>In short</a><a href='#guide'>How to read this</a>"
         f"<a href='#accuracy'>{heading(metric_of(shown))}</a>"
-        + ("<a href='#against'>Rules against each other</a>" if several else "")
+        + ("<a href='#against'>Rules compared</a>" if several else "")
         + "<a href='#detail'>One run in detail</a><a href='#numbers'>Numbers</a>"
         "<a href='#made'>How it was made</a><a href='#terms'>Terms</a></nav>",
         _notes(runs),
@@ -70,7 +70,7 @@ def page(runs: Sequence[Records]) -> str:
         [
             "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
             "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-            # The page may reach no host at all
+            # The page may not contact any host
             "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; script-src 'unsafe-inline'; "
             "style-src 'unsafe-inline'; img-src data: blob:\">",
             f"<title>{escape(_title(shown))}</title><link rel='icon' href='data:,'>",
@@ -78,22 +78,22 @@ def page(runs: Sequence[Records]) -> str:
             *parts,
             f"<script type='application/json' id='stored'>{stored}</script>",
             f"<script>{plotly_js()}</script><script>{here.joinpath('report.js').read_text(encoding='utf-8')}</script>",
-            "<noscript><p class='notes'>The pictures need JavaScript; the numbers above do not.</p></noscript>",
+            "<noscript><p class='notes'>The figures need JavaScript; the numbers above do not.</p></noscript>",
             "</body></html>",
         ]
     )
 
 
 def _title(runs: Sequence[Records]) -> str:
-    """What is compared: the rules, and the keys that differ with their values."""
+    """What is compared: the rules, and the keys that differ, with their values."""
     if len(runs) == 1:
         return f"Run {runs[0].name}"
     rules = list(dict.fromkeys(run.rule for run in runs))
-    listed = [*rules[:NAMES], *([f"{len(rules) - NAMES} rules more"] if len(rules) > NAMES else [])]
+    listed = [*rules[:NAMES], *([f"{len(rules) - NAMES} more rules"] if len(rules) > NAMES else [])]
     found = differences(runs)
     words = short(found)
     keys = [f"{words[key]} {told(values)}" for key, values in list(found.items())[:TITLED]]
-    more = [f"{len(found) - TITLED} keys more"] if len(found) > TITLED else []
+    more = [f"{len(found) - TITLED} more keys"] if len(found) > TITLED else []
     return f"Comparison of {', '.join(listed)}" + (f" with {' and '.join([*keys, *more])}" if keys else "")
 
 
@@ -103,7 +103,7 @@ def _data(run: Records) -> str:
 
 
 def _each(name: str, values: Iterable[Any]) -> str:
-    """A word and what all runs have of it, or each has."""
+    """A word with the value that all runs share, or with the value of each."""
     return f"{name}: {told(list(values))}"
 
 
@@ -148,13 +148,13 @@ def _trained(runs: Sequence[Records]) -> bool:
 
 
 def _losses(runs: Sequence[Records]) -> list[str]:
-    """The kinds of loss that were recorded."""
+    """The kinds of loss that runs recorded."""
     tested = {test for test in MAIN for run in runs for r in run.tested(test) if "loss" in r["mixed"][test]}
     return ["training", *(test for test in MAIN if test in tested)]
 
 
 def _opposed(runs: Sequence[Records]) -> tuple[str, str]:
-    """The two rules that are set against each other first: FedAvg, or the first, and the best on the local test."""
+    """The two rules that are compared first: FedAvg (or else the first rule), and the best on the local test."""
     names = list(alike := groups(runs))
     one = next((name for name in names if alike[name][0].rule == SHARED), names[0])
     means = {name: float(np.mean(values)) for name, values in scores(runs, "local").items() if values and name != one}
@@ -163,12 +163,12 @@ def _opposed(runs: Sequence[Records]) -> tuple[str, str]:
 
 
 def _devices(runs: Sequence[Records]) -> dict[str, list[dict[int, list[float | None]]]]:
-    """Of every rule, by seed, the scores of all devices: what the page sets any two rules against each other with."""
+    """The scores of all devices by rule and seed, from which the page compares any two rules."""
     return {test: [by_seed(group, test) for group in groups(runs).values()] for test in MAIN}
 
 
 def _unlike(drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures without repetition: of every name the number of its figure. Seeds and rules have many in common."""
+    """The figures without repetition, and for every name the number of its figure: seeds and rules share many."""
     texts = {name: json.dumps(_lean(figure), separators=(",", ":")) for name, figure in drawn.items()}
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
     return {
@@ -178,7 +178,7 @@ def _unlike(drawn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(runs: Sequence[Records]) -> str:
-    """What is wrong or unusual, once for all runs of which it is true."""
+    """What is wrong or unusual, each note once for all runs it applies to."""
     notes: dict[str, list[str]] = {}
     for run in runs:
         for note in run.notes:
@@ -187,31 +187,31 @@ def _notes(runs: Sequence[Records]) -> str:
         return ""
     items = []
     for note, names in notes.items():
-        more = [f"{len(names) - NAMES} runs more"] if len(names) > NAMES else []
+        more = [f"{len(names) - NAMES} more runs"] if len(names) > NAMES else []
         items.append(f"<li>{escape(', '.join([*names[:NAMES], *more]))}: {escape(note)}</li>")
     return f"<div class='notes' role='note'><strong>Please note</strong><ul>{''.join(items)}</ul></div>"
 
 
 def _guide(many: bool, real: bool) -> str:
-    costs = "Costs are simulated from clocks, radios and batteries"
-    costs = f"{costs}, except for seconds where devices are real" if real else costs
+    costs = "Costs are simulated from clock speeds, radios and batteries"
+    costs = f"{costs}, except for the seconds of real devices" if real else costs
     steps = [
-        f"Every device keeps its data and its own model. Look first at the {term('local test')} (does it serve its "
-        f"owner?), then at the {term('global test')} (has it learnt from others?), then at the "
+        f"Every device keeps its data and has its own model. Look first at the {term('local test')} (does the model "
+        f"serve its owner?), then at the {term('global test')} (has it learnt from others?), then at the "
         f"{term('worst device')}.",
-        "In the building a lighter yellow is more, a darker blue is less; the red ring is the worst device.",
-        f"Who learns from whom is the {term('mixing matrix')}; the {term('filter response')} says the same in "
-        f"{term('graph frequency', 'graph frequencies')}.",
+        "In the building, yellow is high and dark blue is low; a red ring marks the worst device.",
+        f"The {term('mixing matrix')} shows who learns from whom; the {term('filter response')} shows the same by "
+        f"{term('graph frequency')}.",
         f"{costs}: {term('latency')}, "
-        f"{term('joules, bytes', 'joules')}; idle time is waiting for the {term('deadline')}.",
+        f"{term('joules, bytes', 'joules')}. Idle time is spent waiting for the {term('deadline')}.",
     ]
     if many:
-        text = f"Between {term('local')} and {term('fedavg')} lies {term('G-Fedfilt')}: {term('mu')} slides from "
-        steps.insert(1, text + "one to the other. All rules saw the same data, start and batches for the same seed.")
+        text = f"{term('G-Fedfilt')} lies between {term('local')} and {term('fedavg')}: {term('mu')} slides from one "
+        text += "to the other. With the same seed, all rules saw the same data, initial models and batches."
+        steps.insert(1, text)
     items = "".join(f"<li>{step}</li>" for step in steps)
-    return (
-        f"<h2 id='guide'>How to read this</h2><ul>{items}</ul><p>Figures can be zoomed; a double click resets them.</p>"
-    )
+    zoom = "Drag to zoom into a figure; double-click to reset it."
+    return f"<h2 id='guide'>How to read this</h2><ul>{items}</ul><p>{zoom}</p>"
 
 
 def _accuracy(runs: Sequence[Records]) -> str:
@@ -223,7 +223,7 @@ def _accuracy(runs: Sequence[Records]) -> str:
     if len(kinds) > 1:
         choices.append(_select("kind", "Loss", {kind: figures.LOSSES[kind] for kind in kinds}))
     stage, kind = "{stage}" if _trained(runs) else "mixed", "{kind}" if len(kinds) > 1 else kinds[0]
-    tuned = "" if _trained(runs) else " With evaluation.trained = true they are tested after local training too."
+    tuned = "" if _trained(runs) else " Set evaluation.trained = true to test models after local training too."
     parts = [
         f"<h2 id='accuracy'>{heading(metric)}</h2><p class='choose'>{''.join(choices)}</p>",
         _legend(alike) if len(alike) > 1 else "",
@@ -237,7 +237,7 @@ def _accuracy(runs: Sequence[Records]) -> str:
         _figure(f"loss-{kind}-{{against}}", "Mean over devices; the axis is logarithmic.", shared=True),
     ]
     if len(alike) > 1:
-        words = "Up and right is better. A point per rule, mean over seeds; bars: one standard deviation over seeds."
+        words = "Up and right is better. One point per rule: the mean over seeds. Bars: one standard deviation."
         if metric.lower:
             words = words.replace("Up and right", "Down and left")
         parts.append(_figure("pareto", words, shared=True))
@@ -245,55 +245,54 @@ def _accuracy(runs: Sequence[Records]) -> str:
 
 
 def _legend(alike: Mapping[str, Sequence[Records]]) -> str:
-    """The key to all curves of the section: a button for each, and a field that leaves only some."""
+    """The key to all curves of the section: a button for each curve, and a field to filter them."""
     keys = "".join(
         f"<button type='button' class='key' aria-pressed='true' data-group='{escape(figures.plain(name))}'>"
         f"{swatch(group[0].look)}<span>{escape(name)}{f' ({len(group)} seeds)' * (len(group) > 1)}</span></button>"
         for name, group in alike.items()
     )
-    field = "<label for='only'>Show only</label><input type='search' id='only' placeholder='words in their names'>"
-    return (
-        f"<div class='keys' role='group' aria-label='Curves that are shown'><p class='choose'>{field}</p>{keys}</div>"
-    )
+    field = "<label for='only'>Show only</label><input type='search' id='only' placeholder='words in the name'>"
+    return f"<div class='keys' role='group' aria-label='Curves shown'><p class='choose'>{field}</p>{keys}</div>"
 
 
 def _against(runs: Sequence[Records]) -> str:
     names = dict(enumerate(groups(runs)))
     one, other = ({name: i for i, name in names.items()}[name] for name in _opposed(runs))
     seeds = {len(group) for group in groups(runs).values()}
-    sure = (
-        "" if seeds == {1} else " Bar: the interval for it; it crosses 0 where the seeds do not tell the rules apart."
-    )
+    sure = "" if seeds == {1} else " Bar: its interval. If it crosses 0, the seeds cannot tell the rules apart."
     caption = f"Rings: seeds. Mark: their mean.{sure}"
     return "".join(
         [
-            f"<h2 id='against'>Rules against each other</h2><p>{term('paired difference', 'Paired differences')}: seed "
-            "by seed, so that what data, start and batches do to both cancels out."
+            f"<h2 id='against'>Rules compared</h2><p>{term('paired difference', 'Paired differences')} are taken seed "
+            "by seed, so that the effect of data, initial models and batches on both rules cancels out."
             + (" With one seed there is no interval." if 1 in seeds else ""),
-            f"</p><p class='choose'>{_select('baseline', 'Difference to', names, one)}</p><div class='grid'>",
+            f"</p><p class='choose'>{_select('baseline', 'Difference from', names, one)}</p><div class='grid'>",
             *(_figure(f"paired-{test}-{{baseline}}", caption) for test in MAIN),
             f"</div><p class='choose'>{_select('horizontal', 'Device by device: across', names, one)}",
             f"{_select('vertical', 'up', names, other)}</p><div class='grid'>",
-            *(_figure(f"scatter-{test}", "A dot per device and seed. On the line both do the same.") for test in MAIN),
+            *(
+                _figure(f"scatter-{test}", "One dot per device and seed. On the line, both rules do equally well.")
+                for test in MAIN
+            ),
             "</div>",
         ]
     )
 
 
 def _detail(runs: Sequence[Records]) -> str:
-    # Most of what is shown is about a filter: open on a run that has one
+    # Most figures are about a filter: open on a run that has one
     opened = next((i for i, run in enumerate(runs) if "filter" in _table(run, "aggregator")), 0)
     choices: dict[str, dict[int, str]] = {}
     for i, run in enumerate(runs):
         choices.setdefault(run.label, {})[i] = run.name
     colours = {key: words for key, (words, _) in figures.colours(metric_of(runs)).items()}
     shown = [
-        _figure("building-{colour}-{run}", "Rooms, links and devices as they were drawn or placed."),
-        _figure("learns_from-{run}", "The row of the mixing matrix of the device that is worst on its own test."),
+        _figure("building-{colour}-{run}", "Rooms, links and devices, at the positions they were given or drawn."),
+        _figure("learns_from-{run}", "The mixing matrix's row for the device that is worst on its own test."),
         _figure("device_bars-local-{run}", "Black: the worst device. Dotted: the mean."),
         _figure("device_bars-global-{run}", "Black: the worst device. Dotted: the mean."),
         _figure("timeline-{run}", "The last round: computing, sending, waiting."),
-        _figure("mixing-{run}", "Row: who learns. Column: from whom."),
+        _figure("mixing-{run}", "Each row's device learns from the devices in the columns."),
         _figure("response-{run}", "Dots are the frequencies of this graph."),
         _figure("confusion-{run}", "Summed over all devices' models; rows add up to 100 %."),
         _figure("labels-{run}", "What each device trains on.", wide=True),
@@ -306,7 +305,7 @@ def _detail(runs: Sequence[Records]) -> str:
 
 
 def _select(name: str, words: str, choices: Mapping[Any, Any], chosen: Any = None) -> str:
-    """A field to choose from; choices may stand in groups."""
+    """A drop-down field; choices may be grouped."""
 
     def option(key: Any, text: str) -> str:
         return f"<option value='{key}'{' selected' * (key == chosen)}>{escape(text)}</option>"
@@ -344,7 +343,7 @@ def _numbers(runs: Sequence[Records], tables: dict[str, str]) -> str:
 
 
 def _folded(parts: Sequence[str], words: str) -> str:
-    """Parts that unfold one by one; many of them under one heading."""
+    """Parts that unfold one by one; if there are many, under one heading."""
     return "".join(parts) if len(parts) <= NAMES else f"<details><summary>{words}</summary>{''.join(parts)}</details>"
 
 
@@ -356,26 +355,28 @@ def _made(runs: Sequence[Records]) -> str:
         code = code_in(run.config)
         again = f"fedfilt run {run.folder}/config.toml --out NEW_FOLDER" + (" --trust-code" if code else "")
         warning = (
-            f" It runs code from outside fedfilt, {', '.join(sorted(code))}: only if you trust that." if code else ""
+            f" This runs code from outside fedfilt, {', '.join(sorted(code))}; do so only if you trust it."
+            if code
+            else ""
         )
         parts.append(
             f"<details><summary>{escape(run.name)}: seed {run.seed}, config and versions</summary>"
             f"<p>Run it again: <code>{escape(again)}</code>{escape(warning)}</p><table class='pairs'><tbody>"
             f"{''.join(lines)}</tbody></table><pre>{escape(config)}</pre></details>"
         )
-    head = f"<h2 id='made'>How it was made</h2><p>Report by fedfilt {escape(__version__)}.</p>"
+    head = f"<h2 id='made'>How it was made</h2><p>Report written by fedfilt {escape(__version__)}.</p>"
     return head + _folded(parts, f"Config and versions of {len(parts)} runs")
 
 
 def _figure(name: str, caption: str, wide: bool = False, shared: bool = False) -> str:
-    """A place for a figure; what is `shared` has the key of its section instead of one of its own."""
+    """A place for a figure; a `shared` one uses the key of its section instead of its own."""
     kind = " class='wide'" * wide + " data-shared" * shared
     inside = f"<div class='plot'></div><figcaption>{escape(caption)}</figcaption>"
     return f"<figure{kind} data-figure='{name}'>{inside}</figure>"
 
 
 def _lean(figure: Any) -> dict[str, Any]:
-    """A figure without the template, which the page holds once, nor a width, which is the page's."""
+    """A figure without its template, which the page holds once, and without a width: the page decides that."""
     table = json.loads(figure.to_json())
     table["layout"].pop("template", None)
     table["layout"].pop("width", None)
@@ -383,14 +384,14 @@ def _lean(figure: Any) -> dict[str, Any]:
 
 
 def plotly_js() -> str:
-    """plotly.js as plotly.py brings it."""
+    """plotly.js as shipped with plotly.py."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in.
+    """JSON that cannot close the script element around it.
 
     >>> script_json({"name": "</script>"})
     '{"name":"\\\\u003c/script>"}'

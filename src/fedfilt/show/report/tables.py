@@ -15,9 +15,9 @@ from fedfilt.show.figures.curves import paired
 from fedfilt.show.report.terms import term
 from fedfilt.show.words import happening, last, metric_of, spread
 
-ROWS = 200  # devices in a table; the CSV file has all
+ROWS = 200  # devices in a table; the CSV file has them all
 COSTS = ("latency", "desync", "joules", "bytes")
-# Columns of the summary: words, the term that explains them, test, number of that test, and after what
+# Columns of the summary: heading, the term that explains it, test, number of that test, and stage
 SUMMARY = (
     ("local test", "local test", "local", "mean", "mixed"),
     ("fine-tuned", "fine-tuned", "local", "mean", "trained"),
@@ -30,7 +30,7 @@ BEST = (("local", "mean", "mixed"), ("local", "mean", "trained"), ("global", "me
 
 
 def csv_files(runs: Sequence[Records]) -> dict[str, str]:
-    """The numbers as CSV: a line per run, per run and round, per run and device, per event, per pair of rules."""
+    """The numbers as CSV files: one line per run; per run and round; per run and device; per event; per two rules."""
     unlike = differences(runs)
     head = ["run", "rule", "seed", *unlike]
     who = {
@@ -73,7 +73,7 @@ def csv_files(runs: Sequence[Records]) -> dict[str, str]:
 
 
 def _values(runs: Sequence[Records], unlike: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Of every run, the values of the keys in which runs differ."""
+    """For every run, the values of the keys in which the runs differ."""
     return list(zip(*(map(_cell_value, values) for values in unlike.values()), strict=True)) or [()] * len(runs)
 
 
@@ -127,7 +127,7 @@ def summary(runs: Sequence[Records]) -> str:
     seeds = groups(runs)
     real = [run.real_time for run in runs]
     measured = (
-        "measured" if all(real) else "measured where devices are real, else simulated" if any(real) else "simulated"
+        "measured" if all(real) else "measured on real devices, otherwise simulated" if any(real) else "simulated"
     )
     words = f"{metric_of(runs).words} at the last test, costs of all rounds ({measured})"
     if all(len(group) == 1 for group in seeds.values()):
@@ -140,7 +140,7 @@ def summary(runs: Sequence[Records]) -> str:
 
 
 def _summary_table(rows: Mapping[str, Sequence[Records]], caption: str) -> str:
-    """A row per name: of one run, or of the seeds of a rule that have come furthest."""
+    """One row per name: a run, or those seeds of a rule that are furthest along."""
     chosen = {name: furthest(group, "local") or furthest(group, "global") or group for name, group in rows.items()}
     metric = metric_of([run for group in chosen.values() for run in group])
     scores = {
@@ -190,7 +190,7 @@ def _summary_table(rows: Mapping[str, Sequence[Records]], caption: str) -> str:
 def table(names: Sequence[tuple[str, str]], body: Sequence[Sequence[tuple[str, str]]], caption: str = "") -> str:
     """An HTML table: columns with the terms that explain them, cells (HTML) with attributes.
 
-    Every cell carries the words of its column, under which it stands where there is no room for columns.
+    Every cell carries its column's heading, which is shown instead of columns on narrow screens.
     """
     head = "".join(
         f"<th scope='col'>{term(explained, words) if explained else escape(words)}</th>" for words, explained in names
@@ -208,7 +208,7 @@ def table(names: Sequence[tuple[str, str]], body: Sequence[Sequence[tuple[str, s
 
 
 def swatch(look: Look) -> str:
-    """A piece of a curve in its colour and dash, as SVG; the page puts its mark on it."""
+    """A short line in a curve's colour and dash, as SVG; the page adds the marker."""
     dashes = {"dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "9 4", "longdashdot": "9 3 2 3"}
     dash = f" stroke-dasharray='{dashes[look.dash]}'" if look.dash in dashes else ""
     line = f"<path d='M0 8H34' stroke='{look.colour}' stroke-width='2'{dash}/>"
@@ -216,7 +216,7 @@ def swatch(look: Look) -> str:
 
 
 def short(value: Any) -> Any:
-    """A number with the digits it has, at most ten, and nothing for what is not known."""
+    """A number with at most ten digits, or nothing for an unknown one."""
     if value is None or (isinstance(value, float | np.floating) and not np.isfinite(value)):
         return ""
     if isinstance(value, np.float32):

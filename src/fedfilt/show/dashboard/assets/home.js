@@ -1,5 +1,5 @@
-// Fetches the home again every two seconds, puts it in place if anything has changed, and shows times as they are where
-// the page is read. A hidden tab asks for nothing.
+// Fetches the home every two seconds, updates the page if anything has changed, and shows times in the reader's time
+// zone. A hidden tab fetches nothing.
 (function () {
   const place = document.getElementById("home"), lost = document.getElementById("lost");
   let shown = "";
@@ -29,7 +29,7 @@
       for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
       if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     } catch (error) {
-      lost.textContent = "The dashboard does not answer. What you see may be old.";
+      lost.textContent = "The dashboard does not respond. What you see may be out of date.";
       lost.hidden = false;
     }
   }

@@ -1,4 +1,4 @@
-// Arrow keys on the building choose the next or previous device; [ and ] look one round back or ahead.
+// Arrow keys on the building choose the next or previous device; [ and ] go one round back or forward.
 document.addEventListener("keydown", function (event) {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   const place = document.activeElement;

@@ -1,5 +1,5 @@
-// Looks at the run every four seconds at next to no cost: a small answer with the line on top and the latest events, and a
-// mark that changes when something is to be drawn again. Only then do Dash's callbacks run, and only for what is in sight.
+// Polls the run every four seconds at next to no cost: a small answer holds the line at the top, the latest events, and a
+// mark that changes when something needs redrawing. Only then do Dash's callbacks run, and only for what is in sight.
 (function () {
   const last = {};
   let lost = false;
@@ -32,14 +32,14 @@
     } catch (error) {
       if (lost) return;
       lost = true;
-      window.dash_clientside.set_props("said", { children: "The dashboard does not answer; it may have been ended." });
+      window.dash_clientside.set_props("said", { children: "The dashboard does not respond; it may have been stopped." });
     }
   }
   window.fedfilt_look = look;
   window.setInterval(look, 4000);
   document.addEventListener("visibilitychange", look);
   let still;
-  document.addEventListener("scroll", function () { // what comes into sight is drawn as it is now
+  document.addEventListener("scroll", function () { // redraw what comes into sight
     clearTimeout(still);
     still = setTimeout(look, 150);
   }, { passive: true });

@@ -1,5 +1,5 @@
-// The table of runs: experiments and seeds fold, a search leaves only what has all its words, a click chooses a run.
-// What is open is kept here, as the page draws the table anew when runs grow.
+// The table of runs: experiments and seeds fold, a search keeps only rows that contain all its words, a click chooses a
+// run. What is unfolded is remembered here, because the page redraws the table when runs grow.
 (function () {
   const turned = new Map();  // what the reader has opened or closed
   const table = () => document.getElementById("table");
