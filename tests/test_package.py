@@ -227,9 +227,9 @@ def test_examples_run(name, tmp_path):
     assert done.stdout
 
 
-def test_readme_shows_the_example_that_is_run():
-    for name in ("quickstart.py", "personal.py"):
-        assert (ROOT / "examples" / name).read_text().strip() in (ROOT / "README.md").read_text()
+def test_pages_show_the_examples_that_are_run():
+    for name, page in {"personal.py": "README.md", "quickstart.py": "docs/mixing.md"}.items():
+        assert (ROOT / "examples" / name).read_text().strip() in (ROOT / page).read_text()
 
 
 # --- how it grows -------------------------------------------------------------------------------------------------

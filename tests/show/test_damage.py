@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from typing import Any
 
 import numpy as np
@@ -307,9 +308,27 @@ def test_a_report_is_written_only_where_a_report_belongs(seeds, tmp_path):
 
 @pytest.mark.slow(12)
 def test_the_demo_goes_on_without_a_network(tmp_path):
-    nowhere = {"https_proxy": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1", "FEDFILT_CACHE": str(tmp_path)}
     env = {key: value for key, value in os.environ.items() if key != "FEDFILT_DATA"}
-    done = process("demo", "--out", tmp_path / "demo", env={**env, **nowhere, "PIP_INDEX_URL": "http://127.0.0.1:1/"})
+    done = process("demo", "--out", tmp_path / "demo", env={**env, **_nowhere(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert "Using the 8 x 8 digits" in done.stderr
     assert (tmp_path / "demo" / "report.html").exists()
+
+
+@pytest.mark.slow(3)
+def test_the_demo_says_how_to_get_data_where_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delenv("FEDFILT_DATA", raising=False)
+    done = call("demo", "--out", tmp_path / "demo", env=_nowhere(tmp_path))
+    assert done.returncode == 1
+    assert "error: cannot get train-images-idx3-ubyte of mnist; tried" in done.stderr
+    assert "--data-dir or FEDFILT_DATA" in done.stderr
+    assert "pip install 'fedfilt[digits]'" in done.stderr
+    assert "Going on" not in done.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def _nowhere(cache):
+    """Settings with which nothing can be fetched, and an empty cache."""
+    no = "http://127.0.0.1:1"
+    return {"https_proxy": no, "http_proxy": no, "PIP_INDEX_URL": no, "PIP_RETRIES": "0", "FEDFILT_CACHE": str(cache)}

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +87,9 @@ def demo(
             with console.progress_bar() as progress:
                 _parts.find("datasets", "mnist")().load(store_with(progress, data_dir))
         except DataMissing as error:
+            if find_spec("sklearn") is None:
+                instead = "Or let the demo take the 8 x 8 digits of scikit-learn: pip install 'fedfilt[digits]'"
+                raise DataMissing(f"{error}\n{instead}") from None
             print(f"{error}\nUsing the 8 x 8 digits of scikit-learn instead.", file=sys.stderr)
             small = {"train": 20, "local_test": 20, "global_test": 200}
             table |= {"data": "digits", "model": "mlp", "samples": small}
