@@ -111,3 +111,20 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     assert reached == {"fedavg": 5, "tired:Tired": 2, "finetune": 5}
     progress = [one.before + one.line["round"] for one in steps]
     assert progress == list(range(1, 13))
+
+
+def test_without_tests_only_the_samples_that_were_held_out_are_looked_at(tmp_path):
+    whole = from_table(SMALL | {"client": "finetune", "aggregator": "fedavg"})
+    less = replace(whole, evaluation=replace(whole.evaluation, tests=False))
+    for name, config in (("whole", whole), ("less", less)):
+        for _ in play_in_folder(Run(config), tmp_path / name):
+            pass
+    (lines, result, models, _), (fewer, shorter, same, devices) = kept(tmp_path / "whole"), kept(tmp_path / "less")
+    assert models == same
+    assert result["models_sha256"] == shorter["models_sha256"]
+    tested = [line["mixed"] for line in fewer if "mixed" in line]
+    assert tested == [{"validation": line["mixed"]["validation"]} for line in lines if "mixed" in line]
+    assert len(tested) == 3
+    assert devices.splitlines()[1].endswith(",,")
+    with pytest.raises(ValueError, match=r"evaluation.tests = false needs evaluation.validation"):
+        from_table({"evaluation": {"tests": False}})

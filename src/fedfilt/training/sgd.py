@@ -1,7 +1,8 @@
 """Descent on a device: its settings, the order of the samples, and how it can fail."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,8 +149,34 @@ def orders(
     `first` counts the epochs that came before in this round.
     """
     chosen = in_round(seed, round, device).permutation(held)[:samples] if samples < held else np.arange(held)
-    draws = [in_round(seed, round, device, epoch).permutation(samples) for epoch in range(first, first + epochs)]
+    draws = [_order(seed, round, device, epoch, samples) for epoch in range(first, first + epochs)]
     return chosen, np.stack(draws) if draws else np.empty((0, samples), np.int64)
+
+
+@lru_cache(maxsize=8)  # clients that go step by step ask for the same again and again
+def _order(seed: int, round: int, device: int, epoch: int, samples: int) -> Array:
+    order: Array = in_round(seed, round, device, epoch).permutation(samples)
+    order.flags.writeable = False
+    return order
+
+
+class Settings:
+    """The settings of a trainer, and the same with another rate or pull: made once for calls one after the other."""
+
+    def __init__(self, training: Training) -> None:
+        self._usual = training
+        self._last: tuple[float | None, float | None, Training] = None, None, training
+
+    def __call__(self, learning_rate: float | None, proximal: float | None) -> Training:
+        """The settings with these instead of the usual ones, where they are given."""
+        given = {"learning_rate": learning_rate, "proximal": proximal}
+        if all(value is None for value in given.values()):
+            return self._usual
+        rate, pull, made = self._last
+        if (rate, pull) != (learning_rate, proximal):
+            made = replace(self._usual, **{name: value for name, value in given.items() if value is not None})
+            self._last = learning_rate, proximal, made
+        return made
 
 
 def diverged(device: int, round: int, training: Training) -> Diverged:

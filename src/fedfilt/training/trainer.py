@@ -21,7 +21,7 @@ from fedfilt.training.description import Dense, Description, Relu, described
 from fedfilt.training.encoders import Encoded, Encoder
 from fedfilt.training.goal import NO_LABEL, Goal, check_targets, class_axis, outputs_of
 from fedfilt.training.network import Unknown, fits, flops, network_of
-from fedfilt.training.sgd import DIVERGED, Diverged, Guides, Training, diverged, orders
+from fedfilt.training.sgd import DIVERGED, Diverged, Guides, Settings, Training, diverged, orders
 
 PART = 2000  # samples that torch tests at a time: the tests of 1,000 devices would fill the memory
 UNLABELLED = 20_000  # the first epoch of what is trained without labels, so that its draws are not those of the round
@@ -42,6 +42,8 @@ class Trainer:
     def __init__(self, model: Any, training: Training, shape: tuple[int, ...], targets: Array | None = None) -> None:
         """`shape` is that of an input; `targets` are some of those that it learns, if they are known."""
         self.training, self.shape = training, tuple(shape)
+        self._settings = Settings(training)
+        self._fitting: dict[int, bool] = {}  # batches that the core has room for
         self.goal = Goal.of(training.loss, training.metric, targets)
         if training.own_loss:
             _parts.function("training.loss", training.loss)  # one that is not there is named at once
@@ -177,20 +179,22 @@ class Trainer:
         `moments` is what the optimizer remembers, arrays by name: it goes on from these, and leaves there what it
         remembers then. Without, or with {}, it begins anew.
         """
-        training, x = self.training, self.numbers(x)
-        if learning_rate is not None:
-            training = replace(training, learning_rate=learning_rate)
-        if proximal is not None:
-            training = replace(training, proximal=proximal)
+        training, x = self._settings(learning_rate, proximal), self.numbers(x)
         guides = Guides.checked(self.layout.size, around, drift, trained)
         batch, where = min(training.batch_size, samples), (seed, round, device, epochs, samples, first)
-        if self.network is not None and epochs and samples and fits(self.network, batch):
+        if self.network is not None and epochs and samples and self._fits(batch):
             return self._train_natively(row, x, y, own, training, where, guides)
         if self._other == "numpy":
             assert self.description is not None
             return _numpy.train(self.description, row, x[own], y[own], training, where, guides, moments)
         with _torch.one_thread():
             return _torch.train(self.module, self.layout, row, x[own], y[own], training, where, guides, moments)
+
+    def _fits(self, batch: int) -> bool:
+        if batch not in self._fitting:
+            assert self.network is not None
+            self._fitting[batch] = fits(self.network, batch)
+        return self._fitting[batch]
 
     def pretrain(self, row: Array, x: Array, *, seed: int, round: int, device: int) -> None:
         """Train the encoder in a row, in place and without labels: to give inputs back through a decoder.
