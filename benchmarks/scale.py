@@ -205,11 +205,12 @@ def compute(out, full):
 # --- costs --------------------------------------------------------------------------------------------------------
 
 
-def fitted(name, rows, pieces):
-    """Seconds for so many rows: a line through what was measured from 1,000 devices on, log to log."""
-    sizes = [size for size in SIZES if size >= 1_000]
-    slope, at_one = np.polyfit(np.log(sizes), np.log([pieces[str(size)][name] for size in sizes]), 1)
-    return math.exp(at_one + slope * math.log(rows))
+def seconds_of(name, rows, pieces):
+    """Seconds for so many rows: on the lines between what was measured, log to log; the last goes on beyond."""
+    last = int(np.clip(np.searchsorted(SIZES, rows), 1, len(SIZES) - 1))
+    low, high = SIZES[last - 1], SIZES[last]
+    below, above = pieces[str(low)][name], pieces[str(high)][name]
+    return below * (rows / low) ** (math.log(above / below) / math.log(high / low))
 
 
 def costs(homes, parameters, pieces):
@@ -223,8 +224,8 @@ def costs(homes, parameters, pieces):
         for name, value in {
             "bytes up, and down": 4 * parameters * count,
             "seconds of its link": 8 * 4 * parameters * count / RATE,
-            "seconds of preparing": fitted("prepare", count, pieces),
-            "seconds of mixing": fitted("seconds", count, pieces) * parameters / PARAMETERS,
+            "seconds of preparing": seconds_of("prepare", count, pieces),
+            "seconds of mixing": seconds_of("seconds", count, pieces) * parameters / PARAMETERS,
             "bytes of memory": count * (each + 4 * min(BLOCK, parameters)),
         }.items()
     }

@@ -50,10 +50,13 @@ def test_costs_grow_as_stated(script):
     for name in few:
         whole = name.startswith("home, ")  # a home costs the same in any company
         assert many[name] == few[name] if whole else many[name] > 999 * few[name]
+    for size, piece in pieces.items():
+        assert script["seconds_of"]("seconds", int(size), pieces) == pytest.approx(piece["seconds"])
     assert few["border rows, bytes up, and down"] == 2_000 * 212_008
     assert few["all models, bytes up, and down"] == 10_000 * 212_008
 
 
+@pytest.mark.slow(5)
 def test_a_piece_is_measured_once(script, tmp_path, capfd):
     script["KINDS"].clear()  # one piece, which takes a second
     script["KINDS"]["planning"] = (script["planning"], (100,))
