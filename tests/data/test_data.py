@@ -541,7 +541,7 @@ def test_bad_partitions(make, message):
     [
         (([],), "at least one device"),
         (([np.zeros((3, 2))],), r"train\[0\] must be a pair"),
-        (([(np.zeros((3, 2)), [0, 1])],), r"train\[0\] must be n inputs and n targets"),
+        (([(np.zeros((3, 2)), [0, 1])],), r"train\[0\] must have as many targets as inputs"),
         (([(np.zeros((2, 2)), [0.5, np.nan])],), "finite targets"),
         (([(np.zeros((2, 2)), ["a", "b"])],), "labels 0, 1, 2"),
         (
@@ -556,7 +556,7 @@ def test_bad_partitions(make, message):
         ),
         (
             ([(np.zeros((2, 2)), [0, 1])], None, (np.zeros((2, 3)), [0, 1])),
-            r"global_test must have inputs of a shape that devices have, \(2,\), got \(3,\)",
+            r"global_test must have inputs of a shape that devices have \(\(2,\)\), got \(3,\)",
         ),
         (([(np.zeros((2, 2)), [0, 1])], []), "local_test must have one entry per device"),
     ],

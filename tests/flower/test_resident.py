@@ -602,7 +602,7 @@ BAD = {  # what is done to a device's folder -> what the server, and what the de
     "unknown label": (spoil_label, "its data has a label that the experiment does not know", "burglary"),
     "no folder": (lambda folder: shutil.rmtree(folder / "data"), "", "data"),
     "another rate": (spoil_rate, "", FILE),
-    "settings": (spoil_settings, "its own settings are wrong", "did you mean 'samples'"),
+    "settings": (spoil_settings, "its settings are wrong", "did you mean 'samples'"),
     "another experiment": (spoil_experiment, "another experiment than this device: model differ", "model differ"),
     "disk": (break_disk, "its disk: Is a directory", "Is a directory"),
 }

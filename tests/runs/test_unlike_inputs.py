@@ -195,14 +195,14 @@ def test_bad_input_is_named(tmp_path):
     for wrong, message in (
         ({"kinds": []}, r"data\.sensors needs data\.kinds"),
         ({"kinds": ["watch"] * 5 + ["clock"]}, r"unknown data\.kinds 'clock'"),
-        ({"shape": [3, 10]}, r"belong into data\.sensors"),
-        ({"sensors": own["sensors"] + own["sensors"][:1]}, r"must be of different kinds"),
+        ({"shape": [3, 10]}, r"belong in data\.sensors"),
+        ({"sensors": own["sensors"] + own["sensors"][:1]}, r"must have different kinds"),
         ({"sensors": [{"kind": "watch"}]}, r"data\.sensors needs a kind and a shape"),
     ):
         with pytest.raises(ValueError, match=message):
             Run(from_table({**table, "data": {**own, **wrong}}))
     signal = np.zeros((40, 2))
-    with pytest.raises(ValueError, match=r"25 samples a second, others 50.*encoder\.latent"):
+    with pytest.raises(ValueError, match=r"25 samples per second, others 50.*encoder\.latent"):
         windows("made", [Recording(0, 0, 0, signal), Recording(1, 0, 0, signal, 25.0)], 10, 10)
     with pytest.raises(ValueError, match=r"2 channels like others.*encoder\.latent"):
         windows("made", [Recording(0, 0, 0, signal), Recording(1, 0, 0, signal[:, :1])], 10, 10)
