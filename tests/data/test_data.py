@@ -525,7 +525,7 @@ def test_split_sums_and_is_fair(number, shares):
         ),
         (
             lambda: Relabelled()(flat(np.zeros(9)), ROOMS, Sizes(), RNG),
-            "relabelled changes labels, and samples of flat have none",
+            "relabelled changes labels, but samples of flat have none",
         ),
         (lambda: Cold(low=5, high=4), "partition.high must be a whole number >= 5"),
         (lambda: Unequal(-1.0), "partition.spread must be a finite number >= 0"),

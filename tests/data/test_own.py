@@ -746,7 +746,7 @@ def test_folders_on_one_machine_are_what_the_devices_read(tmp_path):
             np.testing.assert_array_equal(data.x[rows], x)
             np.testing.assert_array_equal(data.y[rows], y)
     np.testing.assert_array_equal(data.x[data.global_test], Scaling.of(X * 3).apply(X * 3))
-    with pytest.raises(ValueError, match="finds 3 folders, the graph has 4 devices"):
+    with pytest.raises(ValueError, match="finds 3 folders, but the graph has 4 devices"):
         part.federated(4)
     np.savez(tmp_path / "public.npz", x=np.zeros((1, 2, 4), np.uint8), y=[0])
     with pytest.raises(ValueError, match="all uint8 or all floating-point"):

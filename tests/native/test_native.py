@@ -455,7 +455,7 @@ def test_falling_back_to_torch_is_said_once(caplog):
                 [reply] = engine.train([Job(1, 0, row, Plan(1))], math.inf)
                 assert np.isfinite(reply.loss)
     assert [record.message for record in caplog.records] == [
-        "torch trains this model, as the native core does not know it: SELU"
+        "torch trains this model, because the native core does not support it: SELU"
     ]
 
 

@@ -17,11 +17,11 @@ class EmpiricalBayes:
     """The rule of the client `two_level`: a shared model by FedAvg, and personal ones by empirical Bayes.
 
     A row is the shared model, the device's personal model (zeros: none yet) and two arrays that only devices fill. When
-    devices send what fine-tuning changed, D, and what it changed on two halves of their samples, the personal model of
-    device k becomes the model that it was given plus (H D)ₖ: see `fedfilt.mixing.bayes`. Other devices keep theirs.
+    devices send their changes D by fine-tuning, and those on two halves of their samples, the personal model of device
+    k becomes the model it received plus (H D)ₖ; see `fedfilt.mixing.bayes`. Other devices keep theirs.
 
-    `reading` is "personal" (a device's own signal keeps its size) or "balanced" (closer to the shared model); `links`
-    takes of the cosines between devices only their mean over the links of the graph, and over the other pairs.
+    `reading` is "personal" (a device's own signal keeps its size) or "balanced" (closer to the shared model). `links`
+    replaces the cosines between devices by two means: over the links of the graph, and over the other pairs.
 
     >>> models = np.zeros((2, 8), np.float32)  # two numbers each: shared, personal, first half, second half
     >>> updates = Updates(np.array([[1, 0] * 4, [0, 1] * 4], np.float32), np.ones(2))
@@ -48,7 +48,7 @@ class EmpiricalBayes:
         return Remembered({"reliability": np.zeros(len(models), np.float32)}, {name: np.zeros(()) for name in names})
 
     def interpolating(self) -> Rule:
-        """For devices that bring nothing: the shared model."""
+        """For devices without an update: the shared model."""
         return FedAvg()
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:

@@ -1,4 +1,4 @@
-"""Columns that a device keeps for itself: it uses its own instead of those it is given, and does not send them."""
+"""Columns that a device keeps to itself: it uses its own instead of those it receives, and does not send them."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a device does with its row is a part: a client is called with a task, and says what to send and what to keep."""
+"""Clients: a client decides what a device does with its row. It receives a task, and returns what to send and keep."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ class Own(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What comes of a client's work."""
+    """The result of a client's work."""
 
     model: Array  # (B,) the model that the device sends
     loss: float = math.nan  # mean of the last epoch
@@ -163,7 +163,7 @@ class Task:
 
 
 class Client(Protocol):
-    """A file of fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
+    """A part in fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
 
     It may have, besides: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,)
     arrays that go with the model both ways and are mixed as it is; `seldom`, True if these change in few rounds only:
@@ -177,7 +177,7 @@ class Client(Protocol):
     """
 
     def __call__(self, task: Task) -> Sent:
-        """Train, and say what to send and what to keep."""
+        """Train, and return what to send and what to keep."""
         ...
 
 
@@ -190,7 +190,7 @@ def travels(client: Client) -> tuple[str, ...]:
 
 
 def passes(client: Client) -> float:
-    """How many times a client goes over the planned epochs."""
+    """How many times a client repeats the planned epochs."""
     return float(getattr(client, "passes", 1.0))
 
 
@@ -228,7 +228,7 @@ def ended(task: Task, state: Kept) -> Kept:
 
 
 def is_personal(client: Client) -> bool:
-    """Whether devices decide with another model than the row that they are given."""
+    """Whether devices decide with a model other than the row they receive."""
     return hasattr(client, "personal")
 
 
@@ -253,7 +253,7 @@ def kept_of(client: Client, kept: Any) -> dict[str, Array]:
 
 
 def check_sent(client: Client, sent: Any, size: int) -> Sent:
-    """What a client gave, if it is what it must be, with copies of what it keeps; else a ValueError with its name."""
+    """A client's result, checked, with copies of what it keeps."""
     name = type(client).__name__
     if not isinstance(sent, Sent):
         raise ValueError(f"client {name} must return Sent(model, loss, state), got {type(sent).__name__}")
@@ -263,12 +263,12 @@ def check_sent(client: Client, sent: Any, size: int) -> Sent:
     for what, array in arrays.items():
         check_numbers(client, f"send {what}", array, size)
     if not isinstance(sent.loss, float | int | np.floating | np.integer):
-        raise ValueError(f"client {name} must give its loss as a number, got {type(sent.loss).__name__}")
+        raise ValueError(f"client {name} must return its loss as a number, got {type(sent.loss).__name__}")
     return sent._replace(loss=float(sent.loss), state=kept_of(client, sent.state))
 
 
 def check_numbers(client: Client, what: str, array: Any, size: int, several: bool = False) -> Array:
-    """An array that a client gave, if it is one of `size` float32 numbers, or `several`; else a ValueError."""
+    """An array from a client, checked: `size` float32 numbers, or `several` such rows."""
     shape = array.shape[several and array.ndim == 2 and len(array) > 0 :] if isinstance(array, np.ndarray) else ()
     if not isinstance(array, np.ndarray) or shape != (size,) or array.dtype != np.float32:
         shown = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__

@@ -37,7 +37,7 @@ def bits_per_second(host: str, port: int, size: int, seconds: float = 10.0) -> f
         while left:
             left -= link.send(block[:left])
         if link.recv(1) != b"k":
-            raise OSError(f"{host}:{port} did not take the bytes: is `fedfilt profile --listen` running there?")
+            raise OSError(f"{host}:{port} did not accept the bytes: is `fedfilt profile --listen` running there?")
         return 8 * size / (time.perf_counter() - start)
 
 

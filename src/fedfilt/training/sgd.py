@@ -1,4 +1,4 @@
-"""Descent on a device: its settings, the order of the samples, and how it can fail."""
+"""Gradient descent on a device: its settings, the order of samples, and how it can fail."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -21,7 +21,7 @@ class Diverged(ArithmeticError):
 
 @dataclass(frozen=True, repr=False)
 class Training:
-    """Descent on a device: rate η · decay^(round - 1), batches, by SGD with optional momentum, Adam or AdamW.
+    """Gradient descent on a device: rate η · decay^(round - 1), in batches, by SGD (optional momentum), Adam or AdamW.
 
     What an optimizer remembers (momentum, moments) begins anew in each round, or is kept on the device between rounds.
 
@@ -66,7 +66,7 @@ class Training:
         for beta in self.betas:
             check_number("training.betas", beta, low=0, high=0.999999)
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"training.momentum is for sgd; {self.optimizer} has betas, got {self.momentum:g}")
+            raise ValueError(f"training.momentum is for sgd; use betas for {self.optimizer}, got {self.momentum:g}")
         if not callable(self.metric) and not isinstance(self.metric, str):
             raise ValueError(f"training.metric must be a name or a function, got {self.metric!r}")
 
