@@ -552,7 +552,7 @@ def test_bad_partitions(make, message):
         (([(np.full((2, 2), np.nan), [0, 1])],), "finite inputs"),
         (
             ([(np.zeros((2, 2)), [0, 1])], [(np.zeros((2, 3)), [0, 1])]),
-            r"local_test\[0\] must have inputs of shape \(2,\), as train\[0\], got \(3,\)",
+            r"local_test\[0\] must have inputs of shape \(2,\), like train\[0\], got \(3,\)",
         ),
         (
             ([(np.zeros((2, 2)), [0, 1])], None, (np.zeros((2, 3)), [0, 1])),

@@ -315,7 +315,7 @@ def test_bad_recordings_are_named():
         ([recording(0), recording(1, channels=1)], r"device 1 must have 2 channels like others, got shape \(40, 1\)"),
         ([recording(0), recording(1)._replace(signal=np.zeros(40))], "device 1 must have 2 channels"),
         ([recording(0), recording(2)], r"devices must be numbered 0, 1, 2, ..., got \[0, 2\]"),
-        ([recording(0), recording(0, person=3)], "is of person 3, others of 0"),
+        ([recording(0), recording(0, person=3)], "belongs to person 3, others to person 0"),
         ([recording(0, label=3)._replace(label=-1)], "the label of made: .* device 0 must be a whole number >= 0"),
         ([recording(0), recording(1, length=3)], "device 1 has no whole window for training"),
         ([recording(0)._replace(signal=np.full((40, 2), np.nan))], "device 0 has no whole window for training"),

@@ -178,7 +178,7 @@ def test_fit_takes_inputs_of_unlike_shapes():
 
 
 def test_bad_input_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"unlike shapes, \(3, 10\) of device 0, .*encoder\.latent = \[16, 31\]"):
+    with pytest.raises(ValueError, match=r"different shapes, \(3, 10\) of device 0, .*encoder\.latent = \[16, 31\]"):
         encoded_run(encoder={}, model={"name": "mlp"})
     with pytest.raises(ValueError, match=r"encoder\.latent = \[4, 15\] does not fit inputs of shape \(3, 10\)"):
         encoded_run(encoder={"latent": [4, 15]})
