@@ -68,7 +68,7 @@ class EmpiricalBayes:
 
 
 def _remembered(found: Measured, came: Array, near: Graph, changed: Array) -> Remembered:
-    """What a measurement found: the cosine of halves, mean cosines over so many pairs, and the devices' reliability."""
+    """What a measurement found: the cosine of halves, mean cosines and their numbers of pairs, and reliabilities."""
     linked, unlinked = np.nan_to_num(mean_cosines(found.cosines, near, changed))  # of no pair: 0
     links, devices = int((changed[near.edges].all(axis=1)).sum()), int(changed.sum())
     numbers = {"halves": found.halves, "linked": linked, "linked_pairs": links, "unlinked": unlinked}

@@ -41,6 +41,6 @@ class Averaged:
         return sent
 
     def personal(self, task: Task) -> Array:
-        """That client's model, and the row that it was given."""
+        """The inner client's model, and the row it received."""
         given = task.model.copy()
         return np.vstack([self.client.personal(task), given])

@@ -82,7 +82,7 @@ class Mqtt:
             bus.unsubscribe(take)
 
     def _held(self, inbox: Inbox, decode: "_Decoder", clock: Clock, stop: threading.Event) -> Iterator[Reading]:
-        """A reading every so many seconds, with the newest value of each channel."""
+        """A reading at every interval, with the newest value of each channel."""
         values, since = np.full(decode.count, np.nan), np.full(decode.count, -np.inf)
         due = math.ceil(clock.now() / self.every) * self.every
         while not stop.is_set():

@@ -39,7 +39,7 @@ class Sent(NamedTuple):
 
 
 class Task:
-    """What a client works with: its row, its own samples behind the trainer, what it kept, and what is planned."""
+    """What a client works with: its row, its own samples behind the trainer, what it kept, and the plan."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Task:
         given: Array | None = None,
     ) -> None:
         self.round, self.device, self.plan, self.epochs = round, device, plan, plan.epochs
-        self.rounds = rounds  # how many there are; 0: not known
-        self.model = model  # (B,) as the server gave it; the client's own to change
-        # (B,) as the server gave it: another only where the device has just trained its encoder without labels
+        self.rounds = rounds  # total number of rounds; 0: unknown
+        self.model = model  # (B,) as received from the server; the client may change it
+        # (B,) as received from the server; different only if the device has just trained its encoder without labels
         self.given = model if given is None else given
         self.state: Kept = NOTHING  # what the client kept: see `begun`
         self.travelling = travelling
-        # what the optimizer remembers of steps on `model`, where it is kept between rounds: see `Training.keeps`
+        # the optimizer's memory for steps on `model`, if it is kept between rounds: see `Training.keeps`
         self.moments: dict[str, Array] | None = {} if trainer.training.keeps else None
-        self.samples = plan.samples(len(own.rows))  # it trains on
+        self.samples = plan.samples(len(own.rows))  # to train on
         self.learning_rate = trainer.training.learning_rate
         self.rate = trainer.training.rate(round)  # of learning, in this round: decay included
         self._trainer, self._seed, self._own = trainer, seed, own
@@ -75,7 +75,7 @@ class Task:
         return self._trainer.layout.columns(names)
 
     def steps(self, epochs: int) -> int:
-        """Steps that so many epochs have."""
+        """The number of steps in `epochs` epochs."""
         return epochs * math.ceil(self.samples / self._trainer.training.batch_size)
 
     @property
@@ -106,9 +106,9 @@ class Task:
     ) -> float:
         """Train a row in place for the planned or other epochs, or one step on a `batch`; the mean loss of the last.
 
-        `among` are the places of the samples to train on, if not on all; see `halves`. A step follows
-        ∂loss + proximal · (w - around) + drift where `trained` holds; see `Trainer.train`. Every call goes on in the
-        order of the samples where the last one stopped. Without samples nothing happens.
+        `among` are the indices of the samples to train on, if not all; see `halves`. A step follows
+        ∂loss + proximal · (w - around) + drift where `trained` is True; see `Trainer.train`. Every call continues in
+        the order of the samples where the last one stopped. Without samples, nothing happens.
         """
         if epochs is not None:
             check_count("epochs", epochs, low=0)
@@ -139,7 +139,7 @@ class Task:
         )
 
     def halves(self) -> tuple[Array, Array]:
-        """Places of two halves of the samples that it trains on, with as much of each label as can be; drawn anew.
+        """Indices of two random halves of the samples it trains on, with labels as balanced as possible.
 
         An odd sample is in neither.
         """
@@ -165,15 +165,15 @@ class Task:
 class Client(Protocol):
     """A part in fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
 
-    It may have, besides: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,)
-    arrays that go with the model both ways and are mixed as it is; `seldom`, True if these change in few rounds only:
-    then zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
-    goes over the planned epochs, by which devices' time is planned; `extra(round, rounds)`, epochs beyond these, which
-    are not planned but charged; `start(task)`, what it keeps before its first round; `personal(task)`, the model that
-    the device decides with, if that is not the row it was given, or (n, B) several whose answers are averaged;
+    It may also have: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,) arrays
+    that travel with the model both ways and are mixed like it; `seldom`, True if these change only in a few rounds, so
+    that zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
+    repeats the planned epochs, used to plan the devices' time; `extra(round, rounds)`, epochs beyond these, which are
+    charged but not planned; `start(task)`, what it keeps before its first round; `personal(task)`, the model that the
+    device decides with, if that is not the row it received, or (n, B) several models whose answers are averaged;
     `check(layout)`, which refuses models that it cannot train; `check_run(layout, kind, outputs, devices)`, which
-    refuses what it cannot do with targets ("labels", "choices" or "numbers", and how many numbers a model must give for
-    them) or so many devices.
+    refuses targets ("labels", "choices" or "numbers", and how many numbers a model must return for them) or numbers of
+    devices that it cannot handle.
     """
 
     def __call__(self, task: Task) -> Sent:

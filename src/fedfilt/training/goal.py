@@ -113,7 +113,7 @@ class Goal:
         return cls(kind, METRICS[found])
 
     def nothing(self, outputs: int) -> Array:
-        """The sums of a test without samples, of a model with so many outputs."""
+        """The sums of a test without samples, for a model with `outputs` outputs."""
         shapes = {"labels": (outputs, outputs), "choices": (outputs, 2, BINS), "numbers": (outputs, TERMS)}
         sums = np.zeros(shapes[self.kind], np.float64 if self.kind == "numbers" else np.int64)
         return sums if self.own is None else np.zeros(sums.size + 2)

@@ -42,7 +42,7 @@ def bits_per_second(host: str, port: int, size: int, seconds: float = 10.0) -> f
 
 
 def listen(host: str, port: int, ready: Any = None, times: int = 1, seconds: float = 60.0) -> None:
-    """Take bytes from so many devices, each within a time, and answer when they are all there; nothing is kept."""
+    """Receive bytes from `times` devices, each within `seconds`, and answer once all are there; keeps nothing."""
     with socket.create_server((host, port)) as server:
         server.settimeout(seconds)
         if ready is not None:

@@ -169,13 +169,13 @@ class Trainer:
     ) -> float:
         """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch.
 
-        `first` counts the epochs of this round that came before, in other calls: each has an order of its own.
+        `first` counts the epochs of this round in earlier calls, because every epoch has its own order.
 
         `learning_rate` and `proximal` replace those of the settings. The others are (B,) arrays: the proximal term
-        pulls towards `around` (float32; None: the row as it was given), `drift` (float32) is added to the gradient of
-        every step, and only columns where `trained` (bool) holds change.
-        `moments` is what the optimizer remembers, arrays by name: it goes on from these, and leaves there what it
-        remembers then. Without, or with {}, it begins anew.
+        pulls towards `around` (float32; None: the row at the start), `drift` (float32) is added to the gradient of
+        every step, and only columns where `trained` (bool) is True change.
+        `moments` is the optimizer's memory, arrays by name: it continues from these and updates them. With None or {},
+        it starts afresh.
         """
         training, x = self.training, self.numbers(x)
         if learning_rate is not None:

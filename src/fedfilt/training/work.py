@@ -149,7 +149,7 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
 
 
 def examine(row: Array, own: Own, desk: Desk) -> Tested:
-    """Test a row on samples, or the average of the answers of several; with unlike inputs, at the device's desk."""
+    """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk."""
     own = _shaped(own, desk.trainer)
     sums, loss = desk.trainer.test(row, *own, desk.classes)
     return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)

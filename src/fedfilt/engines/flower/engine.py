@@ -47,10 +47,10 @@ class Seen(NamedTuple):
 
 
 class Flower:
-    """Trains every device where it is, over a Flower Grid: the devices of a deployment, or simulated ones.
+    """Trains devices over a Flower Grid, real ones in a deployment or simulated ones.
 
-    What a device has not sent yet stays on its disk, so replies have no residual. Without a `grid` Flower's simulation
-    runs in this process. With `real_time` the late policy works on real seconds, and costs are what was measured.
+    What a device has not sent yet stays on its disk, so replies have no residual. Without a `grid`, Flower's simulation
+    runs in this process. With `real_time`, the late policy works with real seconds, and costs are measured.
 
     >>> from fedfilt.system.orders import Plan
     >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
@@ -85,8 +85,8 @@ class Flower:
         """`real_time` is the late policy; `spread` is the σ of its margin; `grace` is the extra time after a deadline.
 
         `about` says which experiment it is. The first round waits for devices to come online, unless it has `begun`.
-        Simulated devices have their folders in `kept`, if the run is to go on after it was killed.
-        With `sealing` rows are sealed: see `fedfilt.system.blind`.
+        The folders of simulated devices are in `kept`, so that the run can continue after a kill.
+        With `sealing`, rows are sealed: see `fedfilt.system.blind`.
         """
         self._desk = Desk.of(data, model, training, seed, sparsifier, client)
         self.layout, self.data, self._classes = self._desk.trainer.layout, data, self._desk.classes

@@ -42,9 +42,8 @@ def exchange(
 ) -> Iterator[Answer]:
     """Send a message to each device and yield answers as they arrive.
 
-    A device whose answer is not there after `seconds` is late; the last look begins no sooner than that. With `enough`,
-    so many good answers end the wait. A message to a node that was `restarted` in the last so many seconds is taken for
-    lost with the process that had fetched it.
+    A device without an answer after `seconds` is late; the last poll starts no sooner than that. `enough` good answers
+    end the wait. A message to a node that has recently `restarted` counts as lost with the process that fetched it.
     """
     start, looked = clock(), 0.0
     pushed: set[str] = set()

@@ -205,7 +205,7 @@ def read_who_reply(content: RecordDict, count: int) -> int:
 
 
 def addressed(kind: str, node: int, content: RecordDict, round: int, seconds: float) -> Message:
-    """A message to a node that lives for so many seconds."""
+    """A message to a node, with a lifetime in seconds."""
     return Message(content, dst_node_id=node, message_type=TYPES[kind], ttl=seconds, group_id=str(round))
 
 

@@ -21,8 +21,8 @@ ANSWER = 30.0  # seconds for a node that has just come online to fetch an order 
 class Nodes:
     """The nodes of the devices that are online now.
 
-    With `registered` devices a row belongs to who holds its private key, and to nobody else. Without, nodes are asked
-    for their number (`partition-id`); a number that an online node has already is not given a second time.
+    With `registered` devices, a row belongs only to the holder of its private key. Without, nodes are asked for their
+    number (`partition-id`); a number that an online node already has is not assigned twice.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Nodes:
         return {row: node for row, node in found.items() if row not in self._gone}
 
     def restarted(self, seconds: float) -> set[int]:
-        """Ids of nodes that came online in the last so many seconds, and have had time to answer since."""
+        """Ids of nodes that came online within the last `seconds`, but long enough ago to have answered."""
         found: set[int] = set()
         now = time.time()
         if self._registered is None:  # simulated, or told apart by what they say: not known
