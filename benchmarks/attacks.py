@@ -1,7 +1,7 @@
 """What hostile devices do to the others, with and without a guard: `python benchmarks/attacks.py`.
 
 MNIST_2, 20 devices with 45 samples each, 40 rounds, learning rate .1, tested after the last round on 500 local and
-2,000 global test samples; accuracies are means of the devices that are not hostile. Every run is kept in
+2,000 global test samples; accuracies are means over devices that are not hostile. Every run is kept in
 results/security/attacks.json as soon as it is done; a second start does only what is missing. `--tables` prints the
 tables of docs/security.md. Settings of the guard were chosen on other seeds, 100 and above (`--seeds 100 101 --out
 FILE`).

@@ -1,4 +1,4 @@
-"""A server that cannot look against one that can: accuracy, bytes, seconds, and what is in the server's hands.
+"""A blind server against an open one: accuracy, bytes, seconds, and what the server gets to see.
 
 Eight resident devices with data of their own (MNIST, two digits each) train the paper's CNN over loopback, with TLS and
 keys. Open and blind deployments take turns, as other work on the machine slows them down. Bytes are counted by a proxy

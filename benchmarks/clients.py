@@ -1,4 +1,4 @@
-"""What it costs that a device's work is a part: the paper's job by a client against the same calls by hand, and Ditto.
+"""The cost of making a device's work a part: the paper's job by a client against the same calls by hand, and Ditto.
 
 Usage: python benchmarks/clients.py [--samples 45] [--turns 300]
 """

@@ -1,4 +1,4 @@
-"""What all benchmarks share: a heading with versions and CPU, interleaved timing, and the list of what was to hold."""
+"""What all benchmarks share: a heading with versions and CPU, interleaved timing, and the list of expectations."""
 
 import math
 import os

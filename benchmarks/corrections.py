@@ -1,7 +1,7 @@
-"""How many corrections does the graph save? Accuracy of devices and rooms against the windows that people label.
+"""How many corrections does the graph save? Accuracy of devices and rooms against the number of labelled windows.
 
 Models start from FedAvg among strangers. Then the people of two or more homes, who are new, label a few windows of each
-activity, and their devices go on together (G-Fedfilt, FedAvg) or alone. Tests are on later recordings of the same
+activity, and their devices continue together (G-Fedfilt, FedAvg) or alone. Tests are on later recordings of the same
 people.
 
 python benchmarks/corrections.py --data watch --seeds 3 --out results/home/corrections-watch.json

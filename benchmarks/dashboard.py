@@ -1,4 +1,4 @@
-"""What the dashboard costs a run, and how soon it is there, in a real browser (Chrome or Chromium).
+"""What the dashboard costs a run, and how fast it opens, in a real browser (Chrome or Chromium).
 
 One run trains throughout; the page is open for some rounds, closed for as many, and so on, so that both see the same
 machine. Before that, with an empty profile, for 20 and for 1,000 devices: the time from navigation until the building

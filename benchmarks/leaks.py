@@ -1,4 +1,4 @@
-"""What a curious device reads of another, and what each protection of [privacy] costs: leak against accuracy.
+"""What a curious device can read about another, and what each protection in [privacy] costs: leak against accuracy.
 
 MNIST_2: 20 devices with two digits and 45 samples each, mu = 1, in homes of two and on the paper's graph. Every device
 attacks the one whose update weighs most in its row. It knows its own update, the rows that it was given, the graph and

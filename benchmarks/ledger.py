@@ -1,4 +1,4 @@
-"""What must be on the disks of a home's devices, by an account of what people did, what they said, and who lived when.
+"""What must be on the disks of a home's devices, computed from what people did and said and when devices were on.
 
 It shares no code with fedfilt: windows are cut and corrections applied by loops of its own.
 """

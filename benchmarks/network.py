@@ -1,4 +1,4 @@
-"""Those who hold up an edge server: a device that announces replies and sends none, and connections that say nothing.
+"""What can hold up an edge server: a device that announces replies but sends none, and idle connections.
 
 Four devices with TLS and keys, of which one is benchmarks/silent_device.py, train with 20 s for a round. Then the edge
 server is asked for its nodes, over a new connection each time, while 1,500 others are idle, from the address of the one

@@ -1,4 +1,4 @@
-"""What a round costs when a tenth of 1,000 devices takes part, beside all of them: time and memory.
+"""What a round costs if a tenth of 1,000 devices takes part, compared with all of them: time and memory.
 
 Every device holds some of 20,000 random images and trains the paper's CNN on them; G-Fedfilt mixes all 1,000 models.
 Rounds of both take turns, on one core, without tests and checkpoints, which cost the same for any fraction. Seconds are

@@ -1,4 +1,4 @@
-"""A device of a deployment that means harm: it announces a reply to every order at once, and never sends it.
+"""A malicious device: it announces a reply to every job at once, and never sends it.
 
 Usage: python benchmarks/silent_device.py FOLDER
 """

@@ -1,4 +1,4 @@
-"""What smoothing a room's decisions over time is worth: the hidden Markov filter of the vote, on real recordings.
+"""The benefit of smoothing a room's decisions over time: the hidden Markov filter of the vote, on real recordings.
 
 Four people do all activities one after the other, in an order that is drawn, as often as there are seeds. Their devices
 decide with a model that other people have learnt together (FedAvg), or with what G-Fedfilt makes of it when two windows

@@ -34,7 +34,7 @@ def main(out: Path) -> None:
 
 
 def draw(building: fedfilt.Building, graph: fedfilt.Graph, panels: dict[str, np.ndarray]) -> go.Figure:
-    """A panel per signal, seen from above: rooms as boxes, links as lines, devices coloured by their value."""
+    """One panel per signal, seen from above: rooms as boxes, links as lines, devices coloured by their value."""
     figure = make_subplots(2, 2, subplot_titles=list(panels), horizontal_spacing=0.03, vertical_spacing=0.06)
     gaps = np.column_stack([graph.edges, np.full(len(graph.edges), -1)]).ravel()  # one line, with a gap after each link
     x, y = building.positions[:, :2].T
@@ -47,7 +47,9 @@ def draw(building: fedfilt.Building, graph: fedfilt.Graph, panels: dict[str, np.
         marker = {"color": values, "coloraxis": "coloraxis", "size": 9, "line": {"color": "#333", "width": 0.5}}
         figure.add_trace(go.Scatter(x=x, y=y, mode="markers", marker=marker, text=building.names), **place)
         figure.update_yaxes(scaleanchor=f"x{panel + 1}" if panel else "x", **place)
-    limit = max(float(values.std()) for values in panels.values())  # colours saturate beyond, so that means show
+    limit = max(
+        float(values.std()) for values in panels.values()
+    )  # colours saturate beyond this, so that means stay visible
     figure.update_layout(template="plotly_white", showlegend=False, width=1040, height=920)
     figure.update_layout(coloraxis={"colorscale": "RdBu_r", "cmin": -limit, "cmax": limit})
     return figure.update_xaxes(visible=False).update_yaxes(visible=False)

@@ -20,7 +20,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
 def main(archive: str, short: bool, out: Path) -> None:
-    # 1. Raw recordings: 5 units on every person, all at the same time; cut into windows, the last third for testing
+    # 1. Raw recordings: 5 units on every person at the same time; cut into windows, the last third for testing
     samples = Dsads(archive=archive).load(Store())
     people, windows = len(np.unique(samples.writers)), samples.x.shape
     print(f"{people} people x {len(UNITS)} units, {windows[0]} windows of {windows[1]} channels x {windows[2]} samples")
@@ -31,7 +31,7 @@ def main(archive: str, short: bool, out: Path) -> None:
         signals.add_trace(go.Scatter(y=samples.x[row, 0] + 4 * unit, name=UNITS[unit], line={"color": COLOURS[unit]}))
     save(signals, out / "signals.html", "one moment as five units see it", "sample (25 a second)", "acceleration, x")
 
-    # 2. A home is a person. Two people stay unseen; the others' units are linked where their first updates are alike
+    # 2. A home is a person. Two people are held out; the others' units are linked if their first updates are alike
     unseen = 2 if people > 3 else 0
     homes = people - unseen
     table = {
@@ -48,7 +48,7 @@ def main(archive: str, short: bool, out: Path) -> None:
     config = from_table(table)
     data = Run(config).data
 
-    # 3. Train: everyone for themselves, one model for all, and personal models mixed over the graph
+    # 3. Train: each device alone, one model for all, and personal models mixed over the graph
     results, votes = {}, {}
     for rule in ("local", "fedavg", "gfedfilt"):
         run = Run(from_table({**table, "aggregator": rule}), data=data)
@@ -73,7 +73,7 @@ def main(archive: str, short: bool, out: Path) -> None:
         curves.add_trace(go.Scatter(x=list(range(5)), y=curve, name=rule, line={"color": COLOURS[place]}))
     save(curves, out / "vote.html", "the room's vote", "units missing, of 5", "accuracy")
 
-    # 5. A unit comes late: it starts from its neighbours' models
+    # 5. A unit joins late: it starts from its neighbours' models
     late = replace(config, rounds=config.rounds // 2, events=(Event(round=config.rounds // 2, join=0),))
     run = Run(late, data=data)
     run.learn_graph()

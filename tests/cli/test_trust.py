@@ -368,7 +368,7 @@ def test_the_owner_of_a_device_gives_the_word_too(tmp_path, monkeypatch):
         with pytest.raises(BadData, match=r"own\.toml names code, reader_of_mine:") as caught:
             owner(tmp_path)
         assert isinstance(caught.value, Untrusted)
-        assert caught.value.said == "its own settings name code that its owner has not trusted"
+        assert caught.value.said == "its settings name code that its owner has not trusted"
         with trusting():
             owner(tmp_path)
         owner(tmp_path)

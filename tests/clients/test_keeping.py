@@ -144,7 +144,7 @@ def odd(travels: Any = (), start: Any = None, personal: Any = None, call: Any = 
 @pytest.mark.parametrize(
     ("client", "message"),
     [
-        (odd(call=lambda task: Sent(task.model, None)), "client Odd must give its loss as a number, got NoneType"),
+        (odd(call=lambda task: Sent(task.model, None)), "client Odd must return its loss as a number, got NoneType"),
         (odd(call=lambda task: Sent(task.model, 0.0, None)), "client Odd must keep arrays by name, got NoneType"),
         (odd(call=lambda task: Sent(task.model, 0.0, {1: task.model})), "under names, got 1"),  # type: ignore[dict-item]
         (odd(call=lambda task: Sent(task.model, 0.0, {"a": np.array("b")})), "got a as <U1"),

@@ -171,7 +171,7 @@ def test_fit_predicts_with_the_mean_and_says_what_it_cannot_give():
     single = [fitted.trainer.predict(row, data.x[:4]) for row in fitted.rows[1]]
     np.testing.assert_allclose(fitted.predict(1, data.x[:4]), np.mean(single, axis=0), atol=1e-6)
     assert "435 parameters" in repr(fitted)
-    with pytest.raises(ValueError, match="averages the answers of 2 models: ask predict"):
+    with pytest.raises(ValueError, match="averages the answers of 2 models: use predict"):
         fitted.model(1)
 
 

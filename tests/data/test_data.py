@@ -525,7 +525,7 @@ def test_split_sums_and_is_fair(number, shares):
         ),
         (
             lambda: Relabelled()(flat(np.zeros(9)), ROOMS, Sizes(), RNG),
-            "relabelled changes labels, and samples of flat have none",
+            "relabelled changes labels, but samples of flat have none",
         ),
         (lambda: Cold(low=5, high=4), "partition.high must be a whole number >= 5"),
         (lambda: Unequal(-1.0), "partition.spread must be a finite number >= 0"),
@@ -541,7 +541,7 @@ def test_bad_partitions(make, message):
     [
         (([],), "at least one device"),
         (([np.zeros((3, 2))],), r"train\[0\] must be a pair"),
-        (([(np.zeros((3, 2)), [0, 1])],), r"train\[0\] must be n inputs and n targets"),
+        (([(np.zeros((3, 2)), [0, 1])],), r"train\[0\] must have as many targets as inputs"),
         (([(np.zeros((2, 2)), [0.5, np.nan])],), "finite targets"),
         (([(np.zeros((2, 2)), ["a", "b"])],), "labels 0, 1, 2"),
         (
@@ -552,11 +552,11 @@ def test_bad_partitions(make, message):
         (([(np.full((2, 2), np.nan), [0, 1])],), "finite inputs"),
         (
             ([(np.zeros((2, 2)), [0, 1])], [(np.zeros((2, 3)), [0, 1])]),
-            r"local_test\[0\] must have inputs of shape \(2,\), as train\[0\], got \(3,\)",
+            r"local_test\[0\] must have inputs of shape \(2,\), like train\[0\], got \(3,\)",
         ),
         (
             ([(np.zeros((2, 2)), [0, 1])], None, (np.zeros((2, 3)), [0, 1])),
-            r"global_test must have inputs of a shape that devices have, \(2,\), got \(3,\)",
+            r"global_test must have inputs of a shape that devices have \(\(2,\)\), got \(3,\)",
         ),
         (([(np.zeros((2, 2)), [0, 1])], []), "local_test must have one entry per device"),
     ],

@@ -224,7 +224,7 @@ def test_recordings_are_cut_as_a_slow_reading_of_the_rules_does(tmp_path_factory
     (folder / "data").mkdir()
     write_csv(folder / "data" / "a.csv", rows, ("time", "v", "label"))
     if len(rows) > 1 and np.median(np.diff([row[0] for row in rows])) > 0.11:  # more gaps than rows
-        with pytest.raises(BadData, match="rows a second"):
+        with pytest.raises(BadData, match="rows per second"):
             read(folder, making)
         return
     held = read(folder, making)
@@ -262,7 +262,7 @@ def test_csv_and_parquet_and_times_of_any_kind_give_the_same(folder):
         parquet.write_table(pyarrow.table({**columns, **change}), folder / "data" / "a.parquet")
         same(read(folder, MAKING), wanted)
     for bad, message in [
-        ({"time": [None, *columns["time"][1:]]}, "row 2: time must be later"),
+        ({"time": [None, *columns["time"][1:]]}, "row 2: time must increase"),
         ({"a": ["x"] * len(rows)}, "a.parquet cannot be read"),
     ]:
         parquet.write_table(pyarrow.table({**columns, **bad}), folder / "data" / "a.parquet")
@@ -275,7 +275,7 @@ def test_a_parquet_file_without_pyarrow_says_what_to_install(folder, monkeypatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(BadData, match=r"pip install 'fedfilt\[parquet\]'") as caught:
         read(folder, MAKING)
-    assert caught.value.said == "its data needs a package that it lacks"
+    assert caught.value.said == "its data needs a package that is not installed"
 
 
 def test_a_parquet_file_that_unpacks_to_much_is_refused(folder, monkeypatch):
@@ -366,10 +366,10 @@ def lying(path):
 
 
 BAD = {
-    "another shape": (npz(x=X[:, :, :3]), r"x must have shape \(n, 2, 4\), got \(20, 2, 3\)", "another shape"),
-    "no samples' axis": (npz(x=X[0]), "x must have shape", "another shape"),
-    "whole numbers": (npz(x=X.astype(int)), "x must be uint8 or floating-point", "another shape"),
-    "too few labels": (npz(y=Y[:5]), r"y must have shape \(20,\) like x", "another shape"),
+    "another shape": (npz(x=X[:, :, :3]), r"x must have shape \(n, 2, 4\), got \(20, 2, 3\)", "have the shape"),
+    "no samples' axis": (npz(x=X[0]), "x must have shape", "have the shape"),
+    "whole numbers": (npz(x=X.astype(int)), "x must be uint8 or floating-point", "have the shape"),
+    "too few labels": (npz(y=Y[:5]), r"y must have shape \(20,\) like x", "have the shape"),
     "label too high": (npz(y=Y + 1), "labels from 0 to 1, got 1 to 2", "a label that"),
     "label too low": (npz(y=Y - 1), "labels from 0 to 1, got -1 to 0", "a label that"),
     "label as fraction": (npz(y=Y / 2), "y must be whole numbers or names", "a label that"),
@@ -397,9 +397,9 @@ BAD = {
     "too few cells": (table([*rows_of(), [6.0, 1]]), "line 62: it must have 4 cells, got 2", "cannot be read"),
     "no number": (changed(5, 1, "secret"), "line 7: could not convert string to float", "cannot be read"),
     "no time": (changed(5, 0, "noon"), "line 7: time must be seconds or an ISO 8601", "cannot be read"),
-    "time stands still": (changed(5, 0, 0.4), "line 7: time must be later", "order of time"),
-    "time is NaN": (changed(5, 0, "nan"), "line 7: time must be later", "order of time"),
-    "other rate": (table(rows_of(rate=12.0)), "must have about 10 rows a second, got 12", "another rate"),
+    "time stands still": (changed(5, 0, 0.4), "line 7: time must increase", "order of time"),
+    "time is NaN": (changed(5, 0, "nan"), "line 7: time must increase", "order of time"),
+    "other rate": (table(rows_of(rate=12.0)), "must have about 10 rows per second, got 12", "have the rate"),
     "unknown label": (changed(5, 3, "walks"), "line 7: unknown label 'walks'; did you mean 'walk'", "a label that"),
     "no text": (text("secret.csv", b"time,a,b,label\n\xff\xfe,1,2,walk\n"), "utf-8", "cannot be read"),
     "open quote": (text("secret.csv", b'time,a,b,label\n"1,1,2,walk\n'), "unexpected end of data", "cannot be read"),
@@ -608,7 +608,7 @@ def test_settings_that_are_wrong_are_named(folder, content, message):
     with pytest.raises(BadData, match=message) as caught:
         owner(folder)
     assert "own.toml" in str(caught.value)
-    assert caught.value.said == "its own settings are wrong or cannot be read"
+    assert caught.value.said == "its settings are wrong or cannot be read"
 
 
 READERS = """
@@ -677,9 +677,9 @@ def test_a_reader_of_the_owners_choice_reads_the_data(folder, monkeypatch, tmp_p
     same(read(folder, MAKING), again)
     np.savez(folder / "data" / "a.npz", x=X, y=Y)
     for name, message, said in [
-        ("Failing", r"own_readers:Failing fails: ZeroDivisionError\('secret'\)", "reader of its data fails"),
-        ("Odd", "own_readers:Odd fails", "reader of its data fails"),
-        ("Missing", "cannot load 'own_readers:Missing'", "reader of its data fails"),
+        ("Failing", r"own_readers:Failing fails: ZeroDivisionError\('secret'\)", "reader of its data failed"),
+        ("Odd", "own_readers:Odd fails", "reader of its data failed"),
+        ("Missing", "cannot load 'own_readers:Missing'", "reader of its data failed"),
         ("Wrong", "a recording has the label 5", "a label that"),
         ("Meddling", "keeps changing", "changes while it is read"),
     ]:
@@ -713,9 +713,9 @@ def test_what_an_experiment_may_not_say_is_named():
     ]:
         with pytest.raises(ValueError, match=message):
             Own(**options)
-    with pytest.raises(ValueError, match=r'"own" needs the shape and the labels'):
+    with pytest.raises(ValueError, match=r'"own" needs the shape and labels'):
         Own().federated(3)
-    with pytest.raises(ValueError, match=r'"own" needs the shape and the labels'):
+    with pytest.raises(ValueError, match=r'"own" needs the shape and labels'):
         Source(Path(), Making())
 
 
@@ -746,7 +746,7 @@ def test_folders_on_one_machine_are_what_the_devices_read(tmp_path):
             np.testing.assert_array_equal(data.x[rows], x)
             np.testing.assert_array_equal(data.y[rows], y)
     np.testing.assert_array_equal(data.x[data.global_test], Scaling.of(X * 3).apply(X * 3))
-    with pytest.raises(ValueError, match="finds 3 folders, the graph has 4 devices"):
+    with pytest.raises(ValueError, match="finds 3 folders, but the graph has 4 devices"):
         part.federated(4)
     np.savez(tmp_path / "public.npz", x=np.zeros((1, 2, 4), np.uint8), y=[0])
     with pytest.raises(ValueError, match="all uint8 or all floating-point"):
@@ -879,10 +879,10 @@ def test_recordings_are_split_in_the_order_of_time_whatever_their_files_are_call
     same(found, read(folder, MAKING))
     shutil.copyfile(folder / "data" / "a.csv", folder / "data" / "a (copy).csv")
     same(found, read(folder, MAKING))
-    assert "a.csv is left out: it is a copy of a (copy).csv" in caplog.text
+    assert "a.csv is skipped: it is a copy of a (copy).csv" in caplog.text
     write_csv(folder / "data" / "c.csv", rows_of(start=3.0, seed=3))
     read(folder, MAKING)
-    assert "overlap: they are taken in the order of their names" in caplog.text
+    assert "overlap: they are used in order of their names" in caplog.text
 
 
 FAILING = {

@@ -33,7 +33,7 @@ def test_the_installed_flower_has_all_that_a_purpose_needs(purpose):
 def one_sentence(error, name):
     text = str(error.value)
     assert text.startswith("Flower 1.")
-    assert f"is not supported, as {name} is not what fedfilt needs (" in text
+    assert f"is not supported: {name} is not what fedfilt needs (" in text
     assert f"pip install '{SUPPORTED}'" in text
     assert "\n" not in text
     return text

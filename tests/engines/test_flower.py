@@ -256,7 +256,7 @@ def sparse(size, places, values):
 BAD: dict[str, tuple[Callable[[int], dict[str, Any]], str]] = {
     "NaN": (lambda size: {"update": pack(np.full(size, np.nan, np.float32))}, "update must be finite"),
     "infinity": (lambda size: {"update": pack(np.full(size, np.inf, np.float32))}, "update must be finite"),
-    "wrong shape": (lambda size: {"update": pack(np.zeros(size - 1, np.float32))}, "update must be of"),
+    "wrong shape": (lambda size: {"update": pack(np.zeros(size - 1, np.float32))}, "update must have"),
     "wrong dtype": (lambda size: {"update": np.zeros(size).tobytes()}, "update must be at most"),
     "not bytes": (lambda size: {"update": "text"}, "update must be bytes, got str"),
     "truncated": (lambda size: {"update": pack(np.zeros(size, np.float32))[:-3]}, "bytes long, got"),
@@ -480,7 +480,7 @@ def test_a_reply_that_cannot_be_read_does_not_take_others_along(http, caplog, na
     bad, good = http(*replies).pull_messages(["asked 0", "asked 1"])
     assert bad.metadata.reply_to_message_id == "asked 0"
     assert bad.has_error()
-    assert "a reply cannot be read" in caplog.text
+    assert "cannot read a reply" in caplog.text
     assert messages.read_who_reply(good.content, 4) == 2
 
 
@@ -509,7 +509,7 @@ def test_a_reply_that_is_announced_and_not_sent_makes_nobody_wait(http, monkeypa
     assert grid.pull_messages(ids[:1]) == []
     now[0] += UPLOAD + 1
     (failed,) = grid.pull_messages(ids[:1])
-    assert "it was announced, and not sent within 60 s" in failed.error.reason
+    assert "it was announced but not sent within 60 s" in failed.error.reason
     grid = http((silent[0], {}))
     assert grid.pull_messages(ids[:1]) == []
     assert grid.pull_messages([]) == []  # the round is over

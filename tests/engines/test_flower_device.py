@@ -155,8 +155,8 @@ def test_a_row_belongs_to_a_key_and_to_nothing_else(caplog):
     known = [Registered("a", b"key a"), Registered("b", b"key b")]
     found = Nodes(listed((7, b"key b", "b"), (8, b"key c", "a"), (9, b"key a", "b")), 2, known).online()
     assert found == {1: 7}  # 8 has the name but not the key, 9 the key under a wrong name
-    assert "node 8 ('a') does not hold the key of a device; it is left out" in caplog.text
-    with pytest.raises(ValueError, match="one registered device per row"):
+    assert "node 8 ('a') does not hold the key of a device; it is ignored" in caplog.text
+    with pytest.raises(ValueError, match="registered devices, one per row"):
         Nodes(listed(), 3, known)
 
 
@@ -174,7 +174,7 @@ def _claims():
 def test_a_number_is_given_once(caplog):
     with running_grid(_claims, 4) as grid:
         assert sorted(Nodes(grid, 4).online()) == [0, 1, 2]
-    assert "says to be device 2, which another node is" in caplog.text
+    assert "claims to be device 2, which is another node" in caplog.text
 
 
 def test_only_this_machine_may_give_orders_and_requests_are_of_limited_size(monkeypatch):

@@ -239,13 +239,13 @@ def test_what_cannot_be_exported_is_said(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
     with pytest.raises(ValueError, match=r"has no model of device 20 \(it has 0 to 19\)"):
         export("onnx", [folder], devices="3,20")
-    with pytest.raises(ValueError, match="device must name a device"):
+    with pytest.raises(ValueError, match="device must name the devices"):
         export("onnx", [folder], devices="none")
     for content in (None, "{", '{"shape": [0], "dtype": "uint8"}', '{"shape": [1, 8, 8.0], "dtype": "uint8"}', "[]"):
         (folder / "partition.json").unlink(missing_ok=True)
         if content is not None:
             (folder / "partition.json").write_text(content)
-        with pytest.raises(ValueError, match=r"does not say of what shape .* --resume writes it again"):
+        with pytest.raises(ValueError, match=r"does not contain the shape .* --resume writes it again"):
             export("onnx", [folder])
     finish(folder, resume=True, rounds=2)  # as it says
     config = (folder / "config.toml").read_text()
@@ -268,7 +268,7 @@ def test_what_cannot_be_exported_is_said(run, tmp_path):
     with pytest.raises((ValueError, OSError), match="it is a link"):
         export("c", [folder], devices="0")
     shutil.rmtree(folder / "models")
-    with pytest.raises(ValueError, match="has no models: they are written when a run is finished"):
+    with pytest.raises(ValueError, match="has no models: they are written when a run has finished"):
         export("c", [folder])
     assert not (folder / "c").exists() or not list((folder / "c").iterdir())
 

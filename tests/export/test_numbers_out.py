@@ -114,7 +114,7 @@ def test_tensorboard_reads_the_numbers_of_metrics_jsonl(comparison):
         times = [scalar.wall_time for scalar in read.Scalars("round/seconds")]
         assert np.allclose(np.diff(times), [line["seconds"] for line in written[1:]], atol=1e-5)
         assert not [tag for tag in read.Tags()["scalars"] if "device-006" in tag]
-    with pytest.raises(ValueError, match=r"events.out.tfevents.fedfilt is there already; --force"):
+    with pytest.raises(ValueError, match=r"events.out.tfevents.fedfilt exists already; --force"):
         export("tensorboard", [comparison])
     export("tensorboard", [comparison], force=True)
 
@@ -248,13 +248,13 @@ def test_the_command(comparison, tmp_path):
     assert done.stdout.splitlines() == [f"csv: {where / 'metrics.csv'}", f"latex: {where / 'summary.tex'}"]
     before = (where / "metrics.csv").read_bytes()
     for words, said in {
-        (where, "--csv"): f"{where / 'metrics.csv'} is there already; --force replaces it",
+        (where, "--csv"): f"{where / 'metrics.csv'} exists already; --force replaces it",
         (where,): "say which format: --c, --csv, --latex, --mlflow, --onnx, --parquet, --tensorboard",
         (where, "--csv", "--latex", "--out", "x"): "--out takes one format, got --csv, --latex",
         (tmp_path / "nothing", "--csv"): f"no run folder {tmp_path / 'nothing'}",
         (tmp_path, "--csv"): f"nothing to export: {tmp_path} holds no run yet",
         (where, "--csv", "--out", tmp_path): f"{tmp_path} is a folder",
-        (where, "--csv", "--device", "kitchen"): "device must be numbers of devices with commas between, all or none",
+        (where, "--csv", "--device", "kitchen"): "device must be device numbers separated by commas, all or none",
     }.items():
         done = call("export", *words)
         assert done.returncode == 1

@@ -365,7 +365,7 @@ def test_keys_kills_and_intruders(tmp_path, kept):
     assert absent, "device 3 did not answer"
     # Without the SuperLink nobody is reached: who is heard again by the next round depends on the machine
     assert all(set(line.get("absent", {})) <= {"3"} for line in metrics(building)[:before])
-    assert "does not hold the key of a device; it is left out" in (building / "server" / "run.log").read_text()
+    assert "does not hold the key of a device; it is ignored" in (building / "server" / "run.log").read_text()
     link = (building / "server" / "superlink.log").read_text()
     assert "No SuperNode found with the given public key" in link  # the unregistered one
     for name in strangers:
@@ -602,7 +602,7 @@ BAD = {  # what is done to a device's folder -> what the server, and what the de
     "unknown label": (spoil_label, "its data has a label that the experiment does not know", "burglary"),
     "no folder": (lambda folder: shutil.rmtree(folder / "data"), "", "data"),
     "another rate": (spoil_rate, "", FILE),
-    "settings": (spoil_settings, "its own settings are wrong", "did you mean 'samples'"),
+    "settings": (spoil_settings, "its settings are wrong", "did you mean 'samples'"),
     "another experiment": (spoil_experiment, "another experiment than this device: model differ", "model differ"),
     "disk": (break_disk, "its disk: Is a directory", "Is a directory"),
 }
@@ -690,7 +690,7 @@ def test_an_emulated_device_takes_part(tmp_path, kept):
 def test_a_folder_that_is_no_device_is_named(tmp_path):
     assert "must hold device.toml" in call("device", tmp_path).stderr
     (tmp_path / "device.toml").write_text("name = 'lamp'")
-    assert "is not the folder of a device" in call("device", tmp_path).stderr
+    assert "is not a device's folder" in call("device", tmp_path).stderr
 
 
 def test_free_ports_are_free():

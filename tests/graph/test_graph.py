@@ -165,7 +165,7 @@ LINE = [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
         (lambda: Graph.from_edges(3, [(0, 3)]), r"edges must name devices from 0 to 2, got \[0, 3\]"),
         (lambda: Graph.from_edges(3, [(0, -1)]), "edges must name devices from 0 to 2"),
         (lambda: Graph.from_edges(3, [(1, 1)]), "edges must link two devices"),
-        (lambda: Graph.from_edges(3, [(0, 1), (1, 0)]), "edges must name a link once"),
+        (lambda: Graph.from_edges(3, [(0, 1), (1, 0)]), "edges must name each link once"),
         (lambda: Graph.from_edges(3, [(0, 1, 2)]), "edges must be pairs"),
         (lambda: Graph.from_edges(3, NO_EDGES[0]), "edges must be pairs"),
         (lambda: Graph.from_edges(3, [(0, 1)], [1, 2]), r"weights must have shape \(1,\)"),

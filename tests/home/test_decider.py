@@ -357,7 +357,7 @@ def test_what_was_seen_is_not_used_if_it_is_damaged(tmp_path, text, caplog):
     keep(tmp_path)
     (tmp_path / "state" / "seen.json").write_text(text)
     assert sure(read(tmp_path, MAKING).scaling).unknown
-    assert "it is not used" in caplog.text
+    assert "it is ignored" in caplog.text
     home = Home(tmp_path)
     assert home.decider.seen is None
     for window in some(10):

@@ -167,7 +167,7 @@ def test_what_waits_for_a_device_is_bounded(tmp_path, caplog, monkeypatch):
         home.edge.step()
     waiting = json.loads((tmp_path / "waiting.json").read_text())["band"]
     assert [one["end"] for one in waiting] == [993.0, 994.0, 995.0]
-    assert "3 corrections wait for band; the oldest is dropped" in caplog.text
+    assert "3 corrections are waiting for band; the oldest is dropped" in caplog.text
     for passed in (outbox.KEPT_SECONDS + 10, 60.0, -outbox.KEPT_SECONDS, 60.0):  # the clock jumps there and back
         home.clock.time += passed
         home.edge.step()

@@ -161,7 +161,7 @@ def test_what_is_wrong_with_messages_is_counted_and_said_once(caplog):
         same(reader.wait(3), [[1, np.nan, np.nan], [2, 1, np.nan], [3, 2, 3]])
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2, said
-    assert sum("have none of the channels" in line for line in said) == 1
+    assert sum("contain none of the channels" in line for line in said) == 1
     assert sum("time must be seconds" in line for line in said) == 1
 
 

@@ -213,8 +213,8 @@ def test_numbers_that_are_not_finite_are_not_trained(value, loss, level):
 def test_targets_that_do_not_fit_their_loss_are_refused():
     describing, x, rows = describe(network((6,), [], [4, 2])), np.ones((3, 6), np.float32), np.arange(3)
     for loss, targets, words in [
-        ("mse", np.zeros((3, 1)), r"targets must be 2 numbers a sample, got shape \(3, 1\)"),
-        ("mse", np.zeros(3), r"targets must be 2 numbers a sample, got shape \(3,\)"),
+        ("mse", np.zeros((3, 1)), r"targets must be 2 numbers per sample, got shape \(3, 1\)"),
+        ("mse", np.zeros(3), r"targets must be 2 numbers per sample, got shape \(3,\)"),
         ("mse", np.full((3, 2), np.inf), "targets must be finite, got inf"),
         ("bce", np.full((3, 2), 1.5), "targets must be finite and from 0 to 1, got 1.5"),
     ]:
@@ -454,7 +454,7 @@ def test_falling_back_to_torch_is_said_once(caplog):
                 [reply] = engine.train([Job(1, 0, row, Plan(1))], math.inf)
                 assert np.isfinite(reply.loss)
     assert [record.message for record in caplog.records] == [
-        "torch trains this model, as the native core does not know it: SELU"
+        "torch trains this model, because the native core does not support it: SELU"
     ]
 
 

@@ -128,7 +128,7 @@ def test_a_graph_is_found_around_the_devices_of_another():
     rows = np.random.default_rng(0).standard_normal((20, 6))
     plain = replace(topology, weighted=False).learn(0, rows)
     np.testing.assert_array_equal(plain.adjacency.toarray(), np.sign(topology.learn(0, rows).adjacency.toarray()))
-    with pytest.raises(ValueError, match=r"graph.graph must say which devices there are"):
+    with pytest.raises(ValueError, match=r"graph.graph must be a fixed graph"):
         Found(graph=Found())
     for option in ("k", "every"):
         with pytest.raises(ValueError, match=f"graph.{option} must be a whole number >= 0, got -1"):

@@ -131,17 +131,17 @@ def test_the_command(tmp_path):
     assert "6 rounds: epsilon" in done.stdout
     kept = call("audit", path, *pairs, "privacy.least_others=2", "--strict")
     assert kept.returncode == 0
-    assert "kept back" in " ".join(kept.stdout.split())
+    assert "row withheld" in " ".join(kept.stdout.split())
 
 
 def test_what_cannot_be_audited_is_said(tmp_path):
     path = config_file(tmp_path, graph={"name": "homes", "rooms": 10, "devices": 20, "between": "updates"})
     assert "run the experiment, then audit its folder" in call("audit", path).stderr
     (tmp_path / "empty").mkdir()
-    assert "holds no run" in call("audit", tmp_path / "empty").stderr
+    assert "must hold a run" in call("audit", tmp_path / "empty").stderr
     path = config_file(tmp_path)
     assert "together must name devices from 0 to 19, got 20" in call("audit", path, "--together", "3,20").stderr
-    assert "together must be numbers" in call("audit", path, "--together", "a").stderr
+    assert "together must be device numbers" in call("audit", path, "--together", "a").stderr
 
 
 def test_the_report_says_what_was_spent(tmp_path):

@@ -248,11 +248,11 @@ def test_what_no_process_can_be_sent_is_trained_here(tmp_path, monkeypatch, capl
     find = local.find_spec
     monkeypatch.setattr(local, "find_spec", lambda name: None if name == "cloudpickle" else find(name))
     local.Local(fedfilt.FederatedData.from_arrays(TRAIN), net, fedfilt.Training(), workers=2).close()
-    assert "one worker trains instead of 2: other processes cannot be sent" in caplog.text
+    assert "one worker trains instead of 2: this model or client cannot be sent" in caplog.text
     assert "pip install cloudpickle" in caplog.text
     monkeypatch.undo()
     net.log = (tmp_path / "log").open("w")
-    with pytest.raises(ValueError, match="other processes cannot be sent this model"):
+    with pytest.raises(ValueError, match="this model or client cannot be sent"):
         local._sent(net)
     net.log.close()
 

@@ -219,7 +219,7 @@ def test_a_share_of_every_device_is_held_out_alike_in_labels(labels, share):
     data = FederatedData.from_arrays([(np.zeros((len(some), 2)), np.array(some, int)) for some in labels])
     wanted = [min(round(share * len(some)), max(len(some) - 1, 0)) for some in labels]
     if not any(wanted):
-        with pytest.raises(ValueError, match=r"evaluation.validation = .* leaves no device a sample"):
+        with pytest.raises(ValueError, match=r"evaluation.validation = .* gives no device a sample"):
             held_out(data, share, np.random.default_rng(0))
         return
     found = held_out(data, share, np.random.default_rng(0))

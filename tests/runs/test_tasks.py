@@ -219,7 +219,7 @@ def test_tasks_that_do_not_fit_are_refused_before_training(tmp_path):
     table = {**base, "partition": "uniform", "samples": {**base["samples"], "global_test": 10}}
     with pytest.raises(ValueError, match="cross_entropy needs integer labels"):
         Run(from_table(table))
-    with pytest.raises(ValueError, match="deals by labels, and samples of numbers have none; take uniform"):
+    with pytest.raises(ValueError, match="deals by labels, but samples of numbers have none; use uniform"):
         Run(from_table({**table, "partition": "dirichlet", "training": {"loss": "mse"}}))
 
 

@@ -169,7 +169,7 @@ def test_fit_takes_inputs_of_unlike_shapes():
         said = fitted.predict(device, x)
         truth = fitted.model(device)(torch.from_numpy(x).float()).softmax(1).detach().numpy()
         np.testing.assert_allclose(said, truth, atol=1e-5)
-    with pytest.raises(ValueError, match=r"give every kind an encoder with encoder\.latent"):
+    with pytest.raises(ValueError, match=r"give each kind an encoder"):
         fedfilt.fit(train, Motifs((4, 10), 2), [(0, 1), (1, 2)])
     with pytest.raises(ValueError, match=r"does not fit inputs of shape \(3, 10\)"):
         fedfilt.fit(train, Motifs((4, 12), 2), [(0, 1), (1, 2)], encoder=replace(encoder, latent=(4, 12)))
@@ -178,7 +178,7 @@ def test_fit_takes_inputs_of_unlike_shapes():
 
 
 def test_bad_input_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"unlike shapes, \(3, 10\) of device 0, .*encoder\.latent = \[16, 31\]"):
+    with pytest.raises(ValueError, match=r"different shapes, \(3, 10\) of device 0, .*encoder\.latent = \[16, 31\]"):
         encoded_run(encoder={}, model={"name": "mlp"})
     with pytest.raises(ValueError, match=r"encoder\.latent = \[4, 15\] does not fit inputs of shape \(3, 10\)"):
         encoded_run(encoder={"latent": [4, 15]})
@@ -195,14 +195,14 @@ def test_bad_input_is_named(tmp_path):
     for wrong, message in (
         ({"kinds": []}, r"data\.sensors needs data\.kinds"),
         ({"kinds": ["watch"] * 5 + ["clock"]}, r"unknown data\.kinds 'clock'"),
-        ({"shape": [3, 10]}, r"belong into data\.sensors"),
-        ({"sensors": own["sensors"] + own["sensors"][:1]}, r"must be of different kinds"),
+        ({"shape": [3, 10]}, r"belong in data\.sensors"),
+        ({"sensors": own["sensors"] + own["sensors"][:1]}, r"must have different kinds"),
         ({"sensors": [{"kind": "watch"}]}, r"data\.sensors needs a kind and a shape"),
     ):
         with pytest.raises(ValueError, match=message):
             Run(from_table({**table, "data": {**own, **wrong}}))
     signal = np.zeros((40, 2))
-    with pytest.raises(ValueError, match=r"25 samples a second, others 50.*encoder\.latent"):
+    with pytest.raises(ValueError, match=r"25 samples per second, others 50.*encoder\.latent"):
         windows("made", [Recording(0, 0, 0, signal), Recording(1, 0, 0, signal, 25.0)], 10, 10)
     with pytest.raises(ValueError, match=r"2 channels like others.*encoder\.latent"):
         windows("made", [Recording(0, 0, 0, signal), Recording(1, 0, 0, signal[:, :1])], 10, 10)

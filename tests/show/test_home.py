@@ -280,7 +280,7 @@ def test_the_room_and_its_devices_agree_or_not(tmp_path):
     assert "kitchen cook 57 % sure, just now or rest 33 %, walk 10 %" in said
     assert "watch cook 80 % ✓ agrees phone cook 80 % ✓ agrees lamp rest 80 % ✗ disagrees" in said
     assert "bath unknown No device has reported anything yet. What its devices say device says confidence" in said
-    assert "band not heard yet" in said
+    assert "band not heard from yet" in said
     home.step(30)
     assert "No device has a vote right now" in shown(tmp_path)
     assert "watch silent for 30 s" in shown(tmp_path)

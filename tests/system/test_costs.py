@@ -79,7 +79,7 @@ def test_the_head_of_a_row_stands_for_the_row_where_that_is_allowed():
         assert whole.shape == (12,)
         assert not whole[3:].any()
         for size, least in ((12, 0), (12, 2), (12, 4), (2, 1), (11, 12)):
-            with pytest.raises(ValueError, match=f"update must be of {size} values"):
+            with pytest.raises(ValueError, match=f"update must have {size} values"):
                 unpack(content, size, least)
     np.testing.assert_array_equal(unpack(pack(head), 3, least=3), head)
 
@@ -111,7 +111,7 @@ def broken():
 def test_broken_updates_are_refused(content):
     with pytest.raises(ValueError, match="update"):
         unpack(content, 100)
-    with pytest.raises(ValueError, match="update must be of 99 values"):
+    with pytest.raises(ValueError, match="update must have 99 values"):
         unpack(pack(np.zeros(100, np.float32)), 99)
 
 

@@ -173,7 +173,7 @@ def test_deadline_rules():
 def test_a_device_that_cannot_afford_the_least_never_sets_the_deadline():
     demands = Demands.of([1.0, 100.0], [1.0, 100.0], 1.0, 1.0, [10.0, 0.01])
     assert deadline("slowest_minimum", demands) == pytest.approx(0.4)
-    with pytest.raises(ValueError, match="energy_limit is below what the least work takes for every device"):
+    with pytest.raises(ValueError, match="energy_limit is too low for the least work of every device"):
         deadline("slowest_minimum", Demands.of([1.0], [1.0], 1.0, 1.0, 0.01))
 
 
@@ -315,7 +315,7 @@ def test_measured_devices_cost_what_was_measured(tmp_path):
     np.testing.assert_allclose(devices.compute_seconds(), [0.2, 0.5])
     np.testing.assert_allclose(devices.send_seconds(1e6), [1.0, 8.0])
     assert devices.energy_limit.tolist() == [np.inf, 0.5]
-    with pytest.raises(ValueError, match="must have a line per device, 3, got 2"):
+    with pytest.raises(ValueError, match="must have 3 lines, one per device, got 2"):
         Measured(str(path)).draw(np.ones(3), BYTES, np.random.default_rng(0))
     path.write_text("device,seconds_per_sample,bits_per_second\ntv,fast,1\n")
     with pytest.raises(ValueError, match="line 2: seconds_per_sample must be a number, got 'fast'"):
@@ -407,7 +407,7 @@ def test_optimal_bandwidth_respects_batteries_and_the_excluded():
     assert all(plan.epochs for plan in SameDeadline(bandwidth="optimal")(tight, BYTES).plans)
     shaken = population(Paper(variability=0.5, path_loss_db=100)).at(0, 3)
     assert sum(p.bandwidth_hz for p in SameDeadline(bandwidth="optimal")(shaken, BYTES).plans) == pytest.approx(20e6)
-    with pytest.raises(ValueError, match="links of their own"):
+    with pytest.raises(ValueError, match="separate links"):
         SameDeadline(bandwidth="optimal")(Hardware(**{**devices.__dict__, "shared_band": False}), BYTES)
 
 

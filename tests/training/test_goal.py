@@ -156,7 +156,7 @@ def test_what_the_native_core_does_not_know_is_said(caplog):
         caplog.clear()
         _trainer._say_once.cache_clear()
         assert Trainer(Logistic((5,), 1), Training(**options), (5,)).backend == "torch"
-        assert f"torch trains this model, as the native core does not know it: {why}" in caplog.text
+        assert f"torch trains this model, because the native core does not support it: {why}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_fit_embeds():
     assert fitted.data.x.dtype == np.int64
     assert (fitted.predict(0, train[0][0]).argmax(axis=1) == train[0][1]).mean() == fitted.accuracy["local"][0]
     too_large = [(x + tasks.WORDS * (np.arange(200) == 150)[:, None], y) for x, y in train]  # in one sample of many
-    with pytest.raises(ValueError, match="model does not take inputs from"):
+    with pytest.raises(ValueError, match="model does not accept inputs from"):
         fedfilt.fit(too_large, tasks.Bag(), PAIR)
 
 
@@ -375,7 +375,7 @@ def test_fit_with_a_loss_and_a_metric_of_ones_own():
     )
     assert own.trainer.goal.metric.key == "own_metric"
     assert np.array(summary(own.records[-1].mixed, own.data, own.trainer.goal)["local"]["confusion"]).sum() == 120
-    for wrong, message in ((lambda y, said: 1.0), "one a sample"), ((lambda y: y), "function of two arguments"):
+    for wrong, message in ((lambda y, said: 1.0), "one per sample"), ((lambda y: y), "function of two arguments"):
         with pytest.raises(ValueError, match=message):
             fedfilt.fit(labels, Logistic((4,), 2), PAIR, metric=wrong, rounds=1)
 

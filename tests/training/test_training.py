@@ -200,7 +200,7 @@ def test_a_model_may_know_more_labels_than_the_data_but_not_fewer():
     _, records = played(data, wide, Graph.from_edges(4, []), Local(), Training(1e-6))
     assert records[0].mixed.global_test.shape == (4, 7, 7)
     assert accuracy(records[0].mixed.global_test).max() == 0
-    with pytest.raises(ValueError, match="model must give 3 numbers, one per label"):
+    with pytest.raises(ValueError, match="model must return 3 numbers, one per label"):
         played(data, nn.Linear(4, 2), Graph.from_edges(4, []), Local())
 
 

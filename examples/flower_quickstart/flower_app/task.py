@@ -1,4 +1,4 @@
-"""Model, data and training: nothing here knows of Flower."""
+"""Model, data and training: nothing here depends on Flower."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -12,7 +12,7 @@ def make_model():
 
 
 def load_data(part, parts):
-    """(training, test) samples of one device: those of three digits only, other ones for each device."""
+    """(training, test) samples of one device: only three digits, different ones for each device."""
     pictures, labels = load_digits(return_X_y=True)
     own = [(3 * part + step) % 10 for step in range(3)]
     mine = [i for i, label in enumerate(labels) if label in own][part::parts]
@@ -22,7 +22,7 @@ def load_data(part, parts):
 
 
 def train(model, data, epochs, rate):
-    """Plain gradient descent; the last loss."""
+    """Plain gradient descent; returns the last loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     for _ in range(epochs):
         optimiser.zero_grad()

@@ -1,4 +1,4 @@
-"""Server optimisers: what a rule changes is a gradient, which they follow in steps of their own, device by device."""
+"""Server optimisers: they treat a rule's change as a gradient and take their own steps along it, device by device."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -10,12 +10,12 @@ from fedfilt.rounds.types import Updates
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention over updates, as in pFedGraph (Ye et al. 2023): each device takes more of those that learn as it does.
+    """Attention over updates, as in pFedGraph (Ye et al. 2023): a device takes more from devices that learn alike.
 
     The row of device i is Σⱼ xᵢⱼ wⱼ of the trained models. With p the shares of samples and cᵢⱼ the cosine of two
     updates, x minimises ‖x - p‖² - 2 · strength · cᵢᵀ x among weights >= 0 that sum to 1: p + strength · cᵢ, projected.
-    `weights` "softmax" is pⱼ exp(strength · cᵢⱼ), scaled to 1. At strength 0 it is FedAvg. Unlike pFedGraph, it looks
-    at the updates of the round alone. Updates of zeros are like nobody's.
+    `weights` "softmax" is pⱼ exp(strength · cᵢⱼ), scaled to 1. At strength 0 it is FedAvg. Unlike pFedGraph, it uses
+    only the updates of the current round. Updates of zeros resemble no others.
 
     >>> import numpy as np
     >>> updates = Updates(np.array([[1.0], [3.0], [-5.0]]), np.ones(3))

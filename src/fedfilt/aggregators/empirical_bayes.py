@@ -17,11 +17,11 @@ class EmpiricalBayes:
     """The rule of the client `two_level`: a shared model by FedAvg, and personal ones by empirical Bayes.
 
     A row is the shared model, the device's personal model (zeros: none yet) and two arrays that only devices fill. When
-    devices send what fine-tuning changed, D, and what it changed on two halves of their samples, the personal model of
-    device k becomes the model that it was given plus (H D)ₖ: see `fedfilt.mixing.bayes`. Other devices keep theirs.
+    devices send their changes D by fine-tuning, and those on two halves of their samples, the personal model of device
+    k becomes the model it received plus (H D)ₖ; see `fedfilt.mixing.bayes`. Other devices keep theirs.
 
-    `reading` is "personal" (a device's own signal keeps its size) or "balanced" (closer to the shared model); `links`
-    takes of the cosines between devices only their mean over the links of the graph, and over the other pairs.
+    `reading` is "personal" (a device's own signal keeps its size) or "balanced" (closer to the shared model). `links`
+    replaces the cosines between devices by two means: over the links of the graph, and over the other pairs.
 
     >>> models = np.zeros((2, 8), np.float32)  # two numbers each: shared, personal, first half, second half
     >>> updates = Updates(np.array([[1, 0] * 4, [0, 1] * 4], np.float32), np.ones(2))
@@ -49,7 +49,7 @@ class EmpiricalBayes:
         return Remembered({"reliability": np.zeros(len(models), np.float32)}, {name: np.zeros(()) for name in names})
 
     def interpolating(self) -> Rule:
-        """For devices that bring nothing: the shared model."""
+        """For devices without an update: the shared model."""
         return FedAvg()
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
@@ -69,7 +69,7 @@ class EmpiricalBayes:
 
 
 def _remembered(found: Measured, came: Array, near: Graph, changed: Array) -> Remembered:
-    """What a measurement found: the cosine of halves, mean cosines over so many pairs, and the devices' reliability."""
+    """What a measurement found: the cosine of halves, mean cosines and their numbers of pairs, and reliabilities."""
     linked, unlinked = np.nan_to_num(mean_cosines(found.cosines, near, changed))  # of no pair: 0
     links, devices = int((changed[near.edges].all(axis=1)).sum()), int(changed.sum())
     numbers = {"halves": found.halves, "linked": linked, "linked_pairs": links, "unlinked": unlinked}

@@ -13,8 +13,8 @@ from fedfilt.rounds.types import Rule, Updates, interpolating
 class FedAdam:
     """FedAdam (Reddi et al. 2021): Adam on the server. v = beta2 · v + (1 - beta2) · Δ².
 
-    m = beta1 · m + (1 - beta1) · Δ; models += rate · m / (√v + tau), where Δ is what the inner `aggregator` would
-    change: FedAvg, or any other without memory of its own, such as G-Fedfilt.
+    m = beta1 · m + (1 - beta1) · Δ; models += rate · m / (√v + tau), where Δ is the change that the inner
+    `aggregator` would make: FedAvg, or any other rule without memory, such as G-Fedfilt.
 
     >>> import numpy as np
     >>> rule, updates = FedAdam(rate=1.0), Updates(np.array([[1.0], [3.0]]), np.ones(2))
@@ -43,7 +43,7 @@ class FedAdam:
         return self._optimiser.start(models)
 
     def interpolating(self) -> Rule:
-        """For devices that bring nothing: as the inner rule does."""
+        """For devices without an update: the same as the inner rule."""
         return interpolating(self.aggregator)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:

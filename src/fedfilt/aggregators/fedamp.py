@@ -10,11 +10,11 @@ from fedfilt.rounds.types import Updates
 
 @dataclass(frozen=True)
 class FedAMP:
-    """FedAMP's messages (Huang et al. 2021): u = Σⱼ ξᵢⱼ wⱼ of the trained models, more of those that are near.
+    """FedAMP's messages (Huang et al. 2021): u = Σⱼ ξᵢⱼ wⱼ over the trained models, with more weight on near ones.
 
     ξᵢⱼ = α A'(‖wᵢ - wⱼ‖²) with A'(x) = exp(-x / sigma) / sigma, and ξᵢᵢ is what is left to 1. With m others present,
-    α = share · sigma / m: at a share of 1, devices that are equal give themselves no weight of their own. A sigma of 0
-    is the median of all squared distances in the round. Devices that are absent send no message.
+    α = share · sigma / m: at a share of 1, devices with equal models give their own model no weight. A sigma of 0 means
+    the median of all squared distances in the round. Absent devices send no message.
 
     >>> import numpy as np
     >>> updates = Updates(np.array([[0.0], [1.0], [100.0]]), np.ones(3))

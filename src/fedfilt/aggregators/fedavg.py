@@ -9,7 +9,7 @@ from fedfilt.rounds.types import Updates
 class FedAvg:
     """One shared model: every device gets the mean of all trained models, weighted by samples.
 
-    It looks at no graph: devices that were absent or are not connected get the mean too.
+    It ignores the graph: devices that were absent or are not connected get the mean too.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[1.0], [4.0]]), weights=np.array([2.0, 1.0]))

@@ -16,7 +16,7 @@ from fedfilt.rounds.types import Rule, Updates, interpolating
 class FedAvgM:
     """FedAvgM (Hsu et al. 2019): momentum on the server. m = momentum · m + Δ; models += rate · m.
 
-    Δ is what the inner `aggregator` would change: FedAvg, or any other without memory of its own, such as G-Fedfilt.
+    Δ is the change that the inner `aggregator` would make: FedAvg, or any other rule without memory, such as G-Fedfilt.
 
     >>> rule, updates = FedAvgM(momentum=0.5), Updates(np.array([[1.0], [3.0]]), np.ones(2))
     >>> graph, kept = Graph.from_edges(2, []), rule.start(np.zeros((2, 1)))
@@ -41,7 +41,7 @@ class FedAvgM:
         return Remembered({"momentum": np.zeros_like(models)})
 
     def interpolating(self) -> Rule:
-        """For devices that bring nothing: as the inner rule does."""
+        """For devices without an update: the same as the inner rule."""
         return interpolating(self.aggregator)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:

@@ -13,8 +13,8 @@ from fedfilt.rounds.types import Rule, Updates
 class FedDyn:
     """FedDyn's shared model (Acar et al. 2021): the mean of the trained models, corrected by how far they have moved.
 
-    h -= alpha · (sum of updates) / K; every device gets the mean of the models that were trained, less h / alpha. It
-    belongs to the client of the same name, with the same alpha. All trained models count alike.
+    h -= alpha · (sum of updates) / K; every device gets the mean of the trained models minus h / alpha. It belongs to
+    the client of the same name, with the same alpha. All trained models count equally.
 
     >>> rule, updates = FedDyn(alpha=0.5), Updates(np.array([[1.0], [3.0]]), np.ones(2))
     >>> models, kept = rule(np.zeros((2, 1)), updates, Graph.from_edges(2, []), rule.start(np.zeros((2, 1))))
@@ -32,7 +32,7 @@ class FedDyn:
         return Remembered(everyone={"h": np.zeros_like(models[0])})
 
     def interpolating(self) -> Rule:
-        """A device that brings nothing gets the mean."""
+        """A device without an update gets the mean."""
         return lambda models, updates, graph: updates.averaged(models)
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:

@@ -13,7 +13,7 @@ from fedfilt.rounds.types import Updates
 class FedU:
     """FedU's explicit step (I - ημL) on the trained models: every device moves towards its neighbours.
 
-    A device that is absent pulls nobody. The step must satisfy ημ · (largest degree) <= 1, or weights turn negative.
+    An absent device pulls no other. The step must satisfy ημ · (largest degree) <= 1, or weights become negative.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[0.0], [10.0]]), weights=np.ones(2))

@@ -12,11 +12,11 @@ from fedfilt.rounds.types import Updates
 
 @dataclass(frozen=True)
 class GFedFilt:
-    """G-Fedfilt: the trained models pass a low-pass filter on the graph of the devices, weighted by samples.
+    """G-Fedfilt: the trained models pass through a low-pass filter on the graph of the devices, weighted by samples.
 
-    signal "models" filters models + updates (what the authors' program does, and what reproduces the paper's tables);
-    "updates" adds the filtered updates to the models (the paper's equation; models then drift apart for ever).
-    A connected component in which no device is present stays as it is.
+    signal "models" filters models + updates (this is what the authors' code does, and what reproduces the paper's
+    tables); "updates" adds the filtered updates to the models (the paper's equation; models then drift apart for ever).
+    A connected component without a device present stays as it is.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[0.0], [3.0]]), weights=np.ones(2))
@@ -32,7 +32,7 @@ class GFedFilt:
         check_choice("signal", self.signal, ("models", "updates"))
 
     def interpolating(self) -> "GFedFilt":
-        """The rule that gives a model to a device that brings nothing: among updates it would say nothing."""
+        """The rule for a device without an update, which needs models: filtered updates alone would give it none."""
         return replace(self, signal="models")
 
     def __call__(self, models: Array, updates: Updates, graph: Graph) -> Array:

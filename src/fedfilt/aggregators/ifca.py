@@ -11,9 +11,9 @@ from fedfilt.rounds.types import Updates
 
 @dataclass(frozen=True)
 class IFCA:
-    """IFCA's shared models (Ghosh et al. 2020) on the rows of the client of that name: `clusters` models, one by one.
+    """IFCA's shared models (Ghosh et al. 2020), on the rows of the client of the same name: `clusters` models.
 
-    Each is averaged as FedAvg does, over the devices that have changed it. One that nobody has changed stays as it is.
+    Each is averaged as in FedAvg, over the devices that have changed it. A model that no device has changed stays.
 
     >>> import numpy as np
     >>> updates = Updates(np.array([[2.0, 0.0], [4.0, 0.0], [0.0, 1.0]]), np.ones(3))  # the third is in another cluster

@@ -7,7 +7,7 @@ from fedfilt.rounds.types import Updates
 
 @dataclass(frozen=True)
 class Local:
-    """Purely personal models: every device keeps what it trained and learns from nobody.
+    """Purely personal models: every device keeps its trained model and learns from no other.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[1.0], [4.0]]), weights=np.ones(2))

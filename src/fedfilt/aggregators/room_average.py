@@ -9,7 +9,7 @@ from fedfilt.rounds.types import Updates
 
 @dataclass(frozen=True)
 class RoomAverage:
-    """One model per room: FedAvg among the devices of each room. A room in which no device is present stays as it is.
+    """One model per room: FedAvg among the devices of each room. A room without a device present stays as it is.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[1.0], [3.0], [9.0]]), weights=np.ones(3))

@@ -14,8 +14,8 @@ from fedfilt.rounds.types import Updates
 class SFL:
     """SFL's graph convolution Â^k of the trained models: k times the mean over a device and its neighbours.
 
-    Â is A + I with rows scaled to sum 1, links weighted by the samples behind them. A device with nobody present around
-    it keeps its own.
+    Â is A + I with rows scaled to sum to 1 and links weighted by samples. A device without present neighbours keeps its
+    own model.
 
     >>> import numpy as np
     >>> updates = Updates(rows=np.array([[0.0], [6.0], [0.0]]), weights=np.ones(3))

@@ -1,4 +1,4 @@
-"""Columns that a device keeps for itself: it uses its own instead of those it is given, and does not send them."""
+"""Columns that a device keeps to itself: it uses its own instead of those it receives, and does not send them."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from fedfilt.training.client import Kept, Sent, Task
 
 
 def kept(task: Task, columns: Array) -> Kept:
-    """What a device keeps before its first round: the columns of the model that it was given."""
+    """What a device keeps before its first round: the columns of the model it received."""
     return {"kept": task.model[columns]}
 
 
 def own(task: Task, columns: Array) -> Array:
-    """(B,) the model of a device: what it was given, and its own columns."""
+    """(B,) the model of a device: what it received, with its own columns."""
     row = task.model.copy()
     row[columns] = task.state["kept"]
     return row

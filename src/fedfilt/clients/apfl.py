@@ -13,7 +13,7 @@ class APFL:
     """APFL (Deng et al. 2020) with a fixed alpha: the device decides with alpha · v + (1 - alpha) · w.
 
     On each batch the shared w takes a step down loss(w), and v one down loss(alpha · v + (1 - alpha) · w), of which w
-    is held. As it goes step by step, momentum does not build up.
+    is held fixed. Because it goes step by step, momentum does not build up.
 
     >>> from fedfilt.training.client import example
     >>> APFL()(example(APFL())).state["own"].shape
@@ -29,7 +29,7 @@ class APFL:
         check_number("client.alpha", self.alpha, low=0, high=1, above=True)
 
     def start(self, task: Task) -> Kept:
-        """v begins as the shared model."""
+        """v starts as the shared model."""
         return {"own": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:
@@ -43,7 +43,7 @@ class APFL:
         return Sent(shared, float(np.mean(losses[-task.steps(1) :])), {"own": own})
 
     def personal(self, task: Task) -> Array:
-        """The blend of its own model and the one it was given."""
+        """The blend of its own model and the one it received."""
         return self._blend(task.state["own"], task.model)
 
     def _blend(self, own: Array, shared: Array) -> Array:

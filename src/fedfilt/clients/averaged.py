@@ -14,8 +14,8 @@ PASSED_ON = ("rule", "like", "travels", "seldom", "passes", "extra", "start", "c
 class Averaged:
     """Any `client` with a personal model, but its device answers with the mean of two models' probabilities.
 
-    They are its personal model and the row that it was given: two forward passes, and more of what others know is
-    kept. It trains, sends and keeps what that client does.
+    They are its personal model and the row it received. This takes two forward passes and keeps more of what others
+    know. It trains, sends and keeps whatever the inner client does.
 
     >>> from fedfilt.training.client import example
     >>> client = Averaged(FineTune(epochs=2))
@@ -41,6 +41,6 @@ class Averaged:
         return sent
 
     def personal(self, task: Task) -> Array:
-        """That client's model, and the row that it was given."""
+        """The inner client's model, and the row it received."""
         given = task.model.copy()
         return np.vstack([self.client.personal(task), given])

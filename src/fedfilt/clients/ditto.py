@@ -8,9 +8,9 @@ from fedfilt.training.client import Kept, Sent, Task
 
 @dataclass(frozen=True)
 class Ditto:
-    """Ditto (Li et al. 2021): a shared model as `plain`, and beside it a personal one that is pulled towards it.
+    """Ditto (Li et al. 2021): a shared model as in `plain`, and a personal one that is pulled towards it.
 
-    v follows ∂loss(v) + weight · (v - w), where w is the shared model that the device was given. It decides with v.
+    v follows ∂loss(v) + weight · (v - w), where w is the shared model the device received. It decides with v.
 
     >>> from fedfilt.training.client import example
     >>> sent = Ditto()(example(Ditto()))
@@ -28,7 +28,7 @@ class Ditto:
         check_number("client.weight", self.weight, low=0)
 
     def start(self, task: Task) -> Kept:
-        """The personal model begins as the shared one."""
+        """The personal model starts as the shared one."""
         return {"personal": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:

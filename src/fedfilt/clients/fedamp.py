@@ -24,7 +24,7 @@ class FedAMP:
         check_number("client.proximal", self.proximal, low=0)
 
     def start(self, task: Task) -> Kept:
-        """w begins as the first message."""
+        """w starts as the first message."""
         return {"own": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:

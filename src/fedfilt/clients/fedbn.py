@@ -14,7 +14,7 @@ class FedBN:
 
     >>> FedBN().check(Layout.of({"0.weight": (2, 3), "0.bias": (2,)}))
     Traceback (most recent call last):
-    ValueError: the client fedbn needs a model with normalisation layers, which this one has not
+    ValueError: the client fedbn needs a model with normalisation layers, but this one has none
     """
 
     rule = "fedavg"
@@ -22,15 +22,15 @@ class FedBN:
     def check(self, layout: Layout) -> None:
         """Refuse a model without normalisation."""
         if not layout.columns(["norm"]).any():
-            raise ValueError("the client fedbn needs a model with normalisation layers, which this one has not")
+            raise ValueError("the client fedbn needs a model with normalisation layers, but this one has none")
 
     def start(self, task: Task) -> Kept:
-        """The layers begin as they were given."""
+        """The layers start as received."""
         return _NORMS.start(task)
 
     def __call__(self, task: Task) -> Sent:
         return _NORMS(task)
 
     def personal(self, task: Task) -> Array:
-        """What the device was given, and its own normalisation."""
+        """What the device received, with its own normalisation."""
         return _NORMS.personal(task)

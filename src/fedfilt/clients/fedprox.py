@@ -7,7 +7,7 @@ from fedfilt.training.client import Sent, Task
 
 @dataclass(frozen=True)
 class FedProx:
-    """FedProx (Li et al. 2020): as `plain`, with a pull of proximal / 2 · ‖w - w₀‖² towards the model w₀ it was given.
+    """FedProx (Li et al. 2020): like `plain`, with a pull of proximal / 2 · ‖w - w₀‖² towards the model w₀ it received.
 
     >>> from fedfilt.clients import Plain
     >>> from fedfilt.training.client import example

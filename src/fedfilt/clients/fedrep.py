@@ -31,7 +31,7 @@ class FedRep:
         layout.columns(self.keep)
 
     def start(self, task: Task) -> Kept:
-        """The personal layers begin as they were given."""
+        """The personal layers start as received."""
         return _keeping.kept(task, task.columns(self.keep))
 
     def __call__(self, task: Task) -> Sent:
@@ -42,5 +42,5 @@ class FedRep:
         return _keeping.sent(task, row, columns, loss)
 
     def personal(self, task: Task) -> Array:
-        """What the device was given, and its own layers."""
+        """What the device received, with its own layers."""
         return _keeping.own(task, task.columns(self.keep))

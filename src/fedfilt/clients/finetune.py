@@ -11,10 +11,10 @@ from fedfilt.training.rows import Layout
 
 @dataclass(frozen=True)
 class FineTune:
-    """Fine-tuning: trained as `plain`; a device decides with what some epochs on its own samples make of its row.
+    """Fine-tuning: trained like `plain`; a device decides with its row after some epochs on its own samples.
 
-    It takes the `share` of the change (1: all, 0.5: half-way) of the `layers` that it names (none: all layers). What is
-    mixed is never fine-tuned.
+    It applies a `share` of the change (1: all, 0.5: half-way) to the named `layers` (none: all layers). What is mixed
+    is never fine-tuned.
 
     >>> from fedfilt.training.client import example
     >>> client = FineTune(epochs=2)
@@ -43,7 +43,7 @@ class FineTune:
         return Sent(task.model, loss)
 
     def personal(self, task: Task) -> Array:
-        """The row that it was given, fine-tuned."""
+        """The row it received, fine-tuned."""
         row = task.model.copy()
         task.train(row, epochs=self.epochs, trained=task.columns(self.layers) if self.layers else None)
         return row if self.share == 1 else task.model + np.float32(self.share) * (row - task.model)

@@ -11,11 +11,11 @@ from fedfilt.training.rows import Layout
 
 @dataclass(frozen=True)
 class IFCA:
-    """IFCA (Ghosh et al. 2020): several models travel, and a device trains the one with the least loss on its samples.
+    """IFCA (Ghosh et al. 2020): several models travel, and a device trains the one with the lowest loss on its samples.
 
-    It decides with that one too; of equal losses, with the first. All of them go both ways, so a message is `clusters`
-    times as large. What travels as cluster j is how far that model has moved from its own random start, which every
-    device draws for itself; that of the first is the run's.
+    It also decides with that model (with the first of equal losses). All models travel both ways, so messages are
+    `clusters` times as large. What travels as cluster j is how far that model has moved from its own random start,
+    which every device draws for itself; the first cluster starts from the run's first model.
 
     >>> from fedfilt.training.client import example
     >>> sent = IFCA(clusters=3)(example(IFCA(clusters=3)))
@@ -48,7 +48,7 @@ class IFCA:
         return Sent(task.model if name else row, loss, travelling=moved)
 
     def personal(self, task: Task) -> Array:
-        """The model with the least loss on its own samples."""
+        """The model with the lowest loss on its own samples."""
         return self._chosen(task)[1]
 
     def _chosen(self, task: Task) -> tuple[str, Array]:

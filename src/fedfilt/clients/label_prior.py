@@ -10,11 +10,11 @@ from fedfilt.training.rows import Layout
 
 @dataclass(frozen=True)
 class LabelPrior:
-    """Own labels at inference: trained as `plain`; a device decides with its row and the shares of its own labels.
+    """Own labels at inference: trained like `plain`; a device decides with its row and the shares of its own labels.
 
     It adds log((nᶜ + smoothing) / (n + smoothing · C)) to the bias of label c in the last layer, where nᶜ of its n
-    samples have that label. So it expects what it has seen: nothing else is learnt, and on labels that it has not seen
-    it gets worse. `smoothing` is samples that it pretends to have of every label.
+    samples have that label. So it expects what it has seen: nothing else is learnt, and it gets worse on labels that it
+    has not seen. `smoothing` is a number of pretended samples for every label.
 
     >>> from fedfilt.training.client import example
     >>> task = example(LabelPrior())  # four samples of each of two labels
@@ -41,7 +41,7 @@ class LabelPrior:
         return Sent(task.model, loss)
 
     def personal(self, task: Task) -> Array:
-        """The row that it was given, with what the device has seen in the biases of its last layer."""
+        """The row it received, with the device's label shares in the biases of the last layer."""
         labels, biases = task.targets, task.columns(["head.bias"])
         classes = int(biases.sum())
         known = labels[(labels >= 0) & (labels < classes)]

@@ -25,7 +25,7 @@ class LGFedAvg:
         layout.columns(self.share)
 
     def start(self, task: Task) -> Kept:
-        """The representation begins as it was given."""
+        """The representation starts as received."""
         return _keeping.kept(task, ~task.columns(self.share))
 
     def __call__(self, task: Task) -> Sent:
@@ -35,5 +35,5 @@ class LGFedAvg:
         return _keeping.sent(task, row, columns, loss)
 
     def personal(self, task: Task) -> Array:
-        """Its own representation, and the layers that it was given."""
+        """Its own representation, with the layers it received."""
         return _keeping.own(task, ~task.columns(self.share))

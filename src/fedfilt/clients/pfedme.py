@@ -13,7 +13,7 @@ class PFedMe:
     """pFedMe (Dinh et al. 2020): a personal model θ near the shared one w by a Moreau envelope, batch by batch.
 
     On each batch θ takes `steps` steps down loss(θ) + weight / 2 · ‖θ - w‖², then w moves to it: w -= rate · weight ·
-    (w - θ). The device decides with θ. As it goes step by step, momentum does not build up.
+    (w - θ). The device decides with θ. Because it goes step by step, momentum does not build up.
 
     >>> from fedfilt.training.client import example
     >>> sent = PFedMe()(example(PFedMe()))
@@ -38,7 +38,7 @@ class PFedMe:
         return float(self.steps)
 
     def start(self, task: Task) -> Kept:
-        """The personal model begins as the shared one."""
+        """The personal model starts as the shared one."""
         return {"personal": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:

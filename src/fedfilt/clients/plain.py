@@ -5,7 +5,7 @@ from fedfilt.training.client import Sent, Task
 
 @dataclass(frozen=True)
 class Plain:
-    """Train the row that the device was given, and send it: what FedAvg's and G-Fedfilt's devices do.
+    """Train the row the device received and send it, as devices do in FedAvg and G-Fedfilt.
 
     >>> from fedfilt.training.client import example
     >>> sent = Plain()(example(Plain()))

@@ -7,7 +7,7 @@ from fedfilt.training.client import Kept, Sent, Task
 
 @dataclass(frozen=True)
 class Scaffold:
-    """SCAFFOLD (Karimireddy et al. 2020): steps corrected by control variates, c of all devices less cₖ of this one.
+    """SCAFFOLD (Karimireddy et al. 2020): steps corrected by control variates, c of all devices minus cₖ of this one.
 
     y follows ∂loss(y) + c - cₖ; then cₖ = cₖ - c + (x - y) / (steps · rate), the paper's option II. c travels with the
     model; the rule of the same name moves it as the paper does, any other mixes it as it mixes models. Meant for

@@ -10,13 +10,13 @@ from fedfilt.training.client import Sent, Task
 
 @dataclass(frozen=True)
 class TwoLevel:
-    """Two levels, one answer: the shared model by FedAvg, and a personal one, mixed once from what all devices changed.
+    """Two levels, one answer: the shared model by FedAvg, and a personal one mixed once from all devices' changes.
 
-    It trains as `plain`. In the round that is given the model of `before` rounds before the end (in a shorter run, the
-    first), and with `every` in every so many rounds before that, it also fine-tunes the model it was given for `epochs`
-    on all of its samples, and on two halves of them, and sends the three changes; the rule `empirical_bayes` mixes them
-    to its personal model. It `answers` with the "average" of the shared and the personal model's probabilities, or with
-    the "personal" or the "shared" model alone. A device that took no part in that round answers with the shared model.
+    It trains like `plain`. `before` rounds before the end (or in the first round of a shorter run), and with `every`
+    also at that interval before, it fine-tunes the model it received for `epochs` on all of its samples and on two
+    halves of them, and sends the three changes. The rule `empirical_bayes` mixes these into its personal model. It
+    `answers` with the "average" of the shared and the personal model's probabilities, or with the "personal" or
+    "shared" model alone. A device that did not take part in that round answers with the shared model.
 
     >>> from fedfilt.training.client import example
     >>> client = TwoLevel(epochs=2, before=1)
@@ -44,14 +44,14 @@ class TwoLevel:
         check_choice("client.answers", self.answers, ("average", "personal", "shared"))
 
     def due(self, round: int, rounds: int) -> bool:
-        """Whether devices personalise in a round; where it is not known how many there are, every so many rounds."""
+        """Whether devices personalise in a round; if the number of rounds is unknown, at every interval."""
         last = max(rounds - self.before + 1, 1) if rounds else 0
         if round == last or not self.every:
             return round == last
         return (not rounds or round < last) and (last - round) % self.every == 0
 
     def extra(self, round: int, rounds: int) -> float:
-        """Epochs on all samples and on two halves, where it personalises."""
+        """Epochs on all samples and on two halves, in rounds that personalise."""
         return 2.0 * self.epochs if self.due(round, rounds) else 0.0
 
     def __call__(self, task: Task) -> Sent:

@@ -12,11 +12,11 @@ import numpy as np
 from fedfilt._types import Array
 from fedfilt.data.samples import Samples
 
-BLOCK = 1 << 20  # bytes that are read at once
+BLOCK = 1 << 20  # bytes read at a time
 
 
 def read_idx(path: Path) -> Array:
-    """The array of an IDX file, packed with gzip or not."""
+    """The array in an IDX file, with or without gzip."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return parse_idx(file, str(path))
@@ -25,7 +25,7 @@ def read_idx(path: Path) -> Array:
 
 
 def read_mnist(name: str, paths: Sequence[Path]) -> Samples:
-    """Pictures in the four files of MNIST: inputs and labels to train on, then those to test with; 10 labels."""
+    """Pictures from the four files of MNIST: training inputs and labels, then test inputs and labels; 10 labels."""
     train_x, train_y, test_x, test_y = map(read_idx, paths)
     test = np.arange(len(train_y) + len(test_y)) >= len(train_y)
     y = np.concatenate([train_y, test_y]).astype(np.int64)
@@ -35,8 +35,8 @@ def read_mnist(name: str, paths: Sequence[Path]) -> Samples:
 def parse_idx(file: Any, name: str, into: Array | None = None, turned: bool = False) -> Array:
     """An array in the IDX format of MNIST; sizes are checked before memory is taken.
 
-    `into` is an array of its shape and kind that is filled instead, a block at a time, with rows and columns of each
-    picture exchanged if they are `turned`: nothing as large as the array is needed beside it.
+    `into` is an array of the same shape and type to fill instead, block by block, so that no second array is needed;
+    with `turned`, rows and columns of each picture are exchanged.
     """
     kinds: dict[int, Any] = {0x08: np.uint8, 0x09: np.int8, 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
     head = file.read(4)

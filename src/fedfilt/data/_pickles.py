@@ -1,6 +1,6 @@
-"""Read arrays out of pickles from elsewhere without running anything: nothing that a pickle names is ever imported.
+"""Read arrays from foreign pickles without running anything: nothing that a pickle names is ever imported.
 
-Every class or function that a pickle may name is replaced by a stand-in of ours; any other name is refused.
+Every class or function that a pickle may name is replaced by our own stand-in; any other name is refused.
 """
 
 import io
@@ -17,7 +17,7 @@ KINDS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
 class _Stand:
-    """What a pickle gets for a name; it can be called, and nothing else."""
+    """What a pickle gets for a name; it can only be called."""
 
     __slots__ = ("_make",)
 
@@ -32,7 +32,7 @@ class _Stand:
 
 
 class Frame:
-    """The stand-in for an object of a class that is allowed by name: its arguments and state, as plain data."""
+    """The stand-in for an object of an allowed class: its arguments and state, as plain data."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -91,7 +91,7 @@ ARRAYS: Mapping[str, Callable[..., Any]] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler in Python: the one in C takes memory for any number that a pickle gives an object.
+    """Python's unpickler written in Python: the one in C allocates memory for any size that a pickle claims.
 
     Sets are not read, and keys are texts and numbers: nested tuples can take for ever to hash.
     """
@@ -134,7 +134,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _items(flat: list[Any]) -> dict[Any, Any]:
-    """The dict of keys and values that stand one after the other."""
+    """The dict from alternating keys and values."""
     keys = flat[::2]
     if not all(isinstance(key, str | bytes | int | float | None) for key in keys):
         raise pickle.UnpicklingError("keys must be texts or numbers")
@@ -160,7 +160,7 @@ def read_arrays(file: IO[bytes], name: str, more: tuple[str, ...] = ()) -> Any:
 
 
 def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """The value without stand-ins; what stands in it many times is done once, or a small pickle could take for ever."""
+    """The value without stand-ins; repeated objects are converted once, or a small pickle could take for ever."""
     if id(value) not in done:
         done[id(value)] = _made(value, done)
     return done[id(value)]
@@ -181,7 +181,7 @@ def _made(value: Any, done: dict[int, Any]) -> Any:
 
 
 def read_npy_dict(content: bytes, name: str) -> dict[str, Any]:
-    """The dict that numpy.save put into a .npy file, read as `read_arrays` does."""
+    """The dict that numpy.save wrote to a .npy file, read like `read_arrays` does."""
     file = io.BytesIO(content)
     if file.read(8) != b"\x93NUMPY\x01\x00":
         raise ValueError(f"{name} is damaged: not a .npy file of version 1")
@@ -194,7 +194,7 @@ def read_npy_dict(content: bytes, name: str) -> dict[str, Any]:
 
 
 def frame_columns(frame: Any, names: tuple[str, ...], name: str) -> Array:
-    """Columns (rows, len(names)) of a pandas data frame that was read as a `Frame`."""
+    """Columns (rows, len(names)) of a pandas data frame read as a `Frame`."""
     try:
         axes, blocks = (frame.state["_data"].state[3]["0.14.1"][key] for key in ("axes", "blocks"))
         held = axes[0].arguments[1]["data"]

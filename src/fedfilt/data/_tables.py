@@ -1,6 +1,6 @@
-"""Files of samples and recordings as a device's owner has them: .npz, .safetensors, CSV and Parquet.
+"""Files of samples and recordings on a device: .npz, .safetensors, CSV and Parquet.
 
-Sizes are checked before memory is taken, and nothing in a file is ever executed.
+Sizes are checked before memory is allocated, and nothing in a file is ever executed.
 """
 
 import csv
@@ -24,16 +24,16 @@ from fedfilt._files import regular
 from fedfilt._types import Array
 
 NOTHING = ("", "na", "nan", "null", "none")  # cells without a value
-LIMIT = 1 << 30  # bytes that a file, or what is read from it, may take
+LIMIT = 1 << 30  # most bytes of a file, and of what is read from it
 ARRAYS = ("x", "y", "part")
 MOST_PACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # bytes that one byte of an archive can become
-KNOWN = (*ARRAYS, "time")  # time: when a sample was taken, which nothing here needs
+KNOWN = (*ARRAYS, "time")  # time: when a sample was taken, which is not used here
 
 
 class BadData(ValueError):
-    """Data that cannot be used. The message is for the device's own log; `said` is fit for the server.
+    """Data that cannot be used. The message is for the device's own log; `said` may be sent to the server.
 
-    `said` names the problem, but never a file, a label or a number.
+    `said` describes the problem, but never names a file, a label or a number.
     """
 
     def __init__(self, message: str, said: str = "its data cannot be read") -> None:
@@ -43,16 +43,16 @@ class BadData(ValueError):
 
 
 def too_large(what: object) -> BadData:
-    """What is said of data beyond the limit."""
+    """The error for data beyond the limit."""
     return BadData(f"{what} takes more than {LIMIT >> 20} MiB", "its data is too large")
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A regular file of a bearable size, for reading.
+    """Open a regular file of acceptable size for reading.
 
-    Whatever reading it raises is bad data: damaged files make zipfile, NumPy, safetensors and pyarrow raise anything
-    from SyntaxError to RuntimeError.
+    Every exception while reading counts as bad data: with damaged files, zipfile, NumPy, safetensors and pyarrow raise
+    anything from SyntaxError to RuntimeError.
     """
     try:
         with regular(path) as file:
@@ -70,7 +70,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_samples(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz or .safetensors file: x, y and perhaps part and time."""
+    """The arrays of a .npz or .safetensors file: x, y, and optionally part and time."""
     with opened(path) as file:
         found = read_npz(file, path) if path.suffix.lower() == ".npz" else load_safetensors(file.read())
     for name in found:
@@ -85,7 +85,7 @@ def read_samples(path: Path) -> dict[str, Array]:
 
 
 def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file; what the headers promise is compared with what is there, and with the limit, first."""
+    """The arrays of a .npz file; what headers claim is first compared with the actual size and with the limit."""
     found, total, size = {}, 0, file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
@@ -103,7 +103,7 @@ def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
                 raise too_large(path)
             most = MOST_PACKED.get(member.compress_type, 0) * min(member.compress_size, size)
             if not promised <= member.file_size <= most:
-                raise ValueError(f"{member.filename} promises more than it holds")
+                raise ValueError(f"{member.filename} claims more than it holds")
             with archive.open(member) as content:
                 name = member.filename.removesuffix(".npy")
                 found[name] = np.lib.format.read_array(content, allow_pickle=False)
@@ -114,23 +114,23 @@ def read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
 
 
 class Rows(NamedTuple):
-    """The rows of a recording as they stand in a file."""
+    """The rows of a recording, as in its file."""
 
     channels: tuple[str, ...]
     times: Array  # (n,) seconds
-    values: Array  # (n, channels); NaN where there is none
+    values: Array  # (n, channels); NaN if missing
     labels: dict[str, int]  # name -> code
     codes: Array  # (n,)
-    places: Array  # (n,) where a row stands in the file
-    place: str  # what a place is called
+    places: Array  # (n,) position of each row in the file
+    place: str  # the word for a position
 
     def where(self, path: Path, code: int) -> str:
-        """Where a label stands first."""
+        """Where a label first appears."""
         return f"{path}, {self.place} {self.places[np.argmax(self.codes == code)]}"
 
 
 def read_rows(path: Path, time: str, label: str, channels: Sequence[str]) -> Rows:
-    """The rows of a CSV or Parquet file with such columns; without `channels`, all others are channels."""
+    """The rows of a CSV or Parquet file with these columns; without `channels`, all others are channels."""
     with opened(path) as file:
         choose = partial(_columns, path, time, label, channels)
         if path.suffix.lower() == ".parquet":
@@ -180,7 +180,7 @@ def _csv(file: IO[str], path: Path, choose: Choose) -> Rows:
 
 
 def _value(text: str) -> float:
-    """A cell with a number; NaN if there is none.
+    """The number in a cell; NaN for an empty one.
 
     >>> _value(" 1.5 "), _value("NA")
     (1.5, nan)
@@ -194,7 +194,7 @@ def _value(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """Seconds of a time: a number, or a date and time, which is UTC where it does not say.
+    """A time in seconds: a number, or a date and time, in UTC unless it says otherwise.
 
     >>> seconds("1.5"), seconds("1970-01-01T00:01"), seconds("1970-01-01 01:00:00.5+01:00")
     (1.5, 60.0, 0.5)
@@ -215,7 +215,7 @@ def _parquet(file: IO[bytes], path: Path, choose: Choose) -> Rows:
         import pyarrow
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        missing = "its data needs a package that it lacks"
+        missing = "its data needs a package that is not installed"
         raise BadData(f"{path} needs pyarrow: pip install 'fedfilt[parquet]'", missing) from None
     table = ParquetFile(file)
     time, label, *channels = choose(list(table.schema_arrow.names))
@@ -233,7 +233,7 @@ def _parquet(file: IO[bytes], path: Path, choose: Choose) -> Rows:
 
 
 def _moments(column: Any) -> Array:
-    """Seconds of a Parquet column of numbers, texts or moments."""
+    """Seconds from a Parquet column of numbers, texts or timestamps."""
     values: Array = column.to_numpy()
     if values.dtype.kind == "M":
         return np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)

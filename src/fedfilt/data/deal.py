@@ -15,9 +15,9 @@ WHOLE = "whole"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many samples a device gets: to train on, as local test (its own distribution), as global test (everybody's).
+    """How many samples a device gets for training, for the local test (its own distribution) and for the global test.
 
-    `train` may be a pair (low, high): each device's number is then drawn between them. "whole" is all test samples.
+    `train` may be a pair (low, high): each device's number is then drawn between them. "whole" means all test samples.
     """
 
     train: int | tuple[int, int] = 450
@@ -53,13 +53,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Numbers(Sizes):
-    """Sizes with a number of training samples for every device, for partitions that deal what another has drawn."""
+    """Sizes with a given number of training samples for each device, for partitions that reuse another's draw."""
 
     numbers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, sizes: Sizes, numbers: Array) -> "Numbers":
-        """The same tests, and these numbers to train on.
+        """The same tests, with these numbers of training samples.
 
         >>> Numbers.of(Sizes(), np.array([3, 450])).draw(2, np.random.default_rng(0)).tolist()
         [3, 450]
@@ -75,7 +75,7 @@ class Numbers(Sizes):
 def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:
     """Deal samples so that every device has the given shares (K, classes) of labels; no sample is dealt twice."""
     if not samples.labelled:
-        raise ValueError(f"this partition deals by labels, and samples of {samples.name} have none; take uniform")
+        raise ValueError(f"this partition deals by labels, but samples of {samples.name} have none; use uniform")
     numbers = sizes.draw(len(shares), rng)
     wanted = np.zeros(shares.shape, np.int64)
     for device, (number, share) in enumerate(zip(numbers, shares, strict=True)):
@@ -86,7 +86,7 @@ def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random
         if wanted[:, label].sum() > len(pool):
             raise ValueError(
                 f"samples.train asks for {wanted[:, label].sum()} training samples with label {label}, "
-                f"{samples.name} has {len(pool)}; ask for fewer samples or devices"
+                f"but {samples.name} has {len(pool)}; use fewer samples or devices"
             )
         for device, rows in enumerate(np.split(pool, np.cumsum(wanted[:, label]))[:-1]):
             train[device].append(rows)
@@ -107,7 +107,7 @@ def deal_by_shares(samples: Samples, shares: Array, sizes: Sizes, rng: np.random
 
 
 def held_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
-    """The same data, with a share of every device's training samples for validation: alike in labels, drawn at random.
+    """The same data, with a random share of each device's training samples, balanced in labels, for validation.
 
     >>> data = FederatedData.from_arrays([(np.zeros((10, 1)), [0] * 6 + [1] * 4)])
     >>> found = held_out(data, 0.3, np.random.default_rng(0))
@@ -124,7 +124,9 @@ def held_out(data: FederatedData, share: float, rng: np.random.Generator) -> Fed
         train.append(rows[~taken])
         validation.append(rows[taken])
     if not any(map(len, validation)):
-        raise ValueError(f"evaluation.validation = {share:g} leaves no device a sample: each has too few to train on")
+        raise ValueError(
+            f"evaluation.validation = {share:g} gives no device a sample: each has too few training samples"
+        )
     return replace(data, train=tuple(train), validation=tuple(validation))
 
 
@@ -132,11 +134,11 @@ Change = Callable[[Array, Array, int], tuple[Array, Array]]  # inputs, targets, 
 
 
 def changed_by_room(data: FederatedData, rooms: Array, change: Change) -> FederatedData:
-    """The same data where every room sees its samples in its own way, rooms counted in their order.
+    """The same data, with the samples of each room changed in its own way; rooms are numbered in order.
 
-    The global test is dealt to the rooms one by one, so it has equal parts of all. A new pool holds copies of what
-    somebody has; a test that devices of several rooms share is in it once for each. Where the local test is the
-    device's labels of the whole global test, it is these as the device's room sees them.
+    The global test is dealt to the rooms in turn, so it has equal parts of all. A new pool holds copies of the samples
+    in use; a test shared by devices in several rooms is in it once for each room. If the local test is the part of the
+    whole global test with the device's labels, it is changed in the way of the device's room.
 
     >>> data = FederatedData.from_arrays([(np.zeros((2, 1)), [0, 1]), (np.ones((2, 1)), [0, 1])])
     >>> changed_by_room(data, np.array([0, 1]), lambda x, y, room: (x + 10 * room, y)).x.ravel().tolist()
@@ -174,14 +176,14 @@ def draw_test(samples: Samples, numbers: Array, rng: np.random.Generator, key: s
         pool = np.flatnonzero((samples.y == label) & samples.test)
         if number > len(pool):
             raise ValueError(
-                f"samples.{key} asks for {number} test samples with label {label}, {samples.name} has {len(pool)}"
+                f"samples.{key} asks for {number} test samples with label {label}, but {samples.name} has {len(pool)}"
             )
         parts.append(rng.choice(pool, number, replace=False))
     return np.sort(np.concatenate(parts))
 
 
 def draw_global_test(samples: Samples, sizes: Sizes, rng: np.random.Generator) -> Array:
-    """The global test: all test samples, or a random part, with all labels where there are labels."""
+    """The global test: all test samples, or a random part that has all labels if there are labels."""
     pool = np.flatnonzero(samples.test)
     if sizes.global_test == WHOLE:
         return pool
@@ -196,7 +198,7 @@ def draw_global_test(samples: Samples, sizes: Sizes, rng: np.random.Generator) -
 def split(number: int, shares: Array, before: Array | None = None) -> Array:
     """Whole numbers in proportion to `shares` that sum to `number`: largest remainders first.
 
-    Equal remainders are rounded up where `before`, what others got, is least: no label is favoured over the devices.
+    Equal remainders are rounded up where `before`, what others got, is smallest, so that no label is favoured.
 
     >>> shares = np.array([0.25, 0.25, 0.5])
     >>> split(10, shares).tolist(), split(10, shares, before=np.array([3, 2, 5])).tolist()

@@ -48,21 +48,21 @@ __all__ = [
 log = logging.getLogger("fedfilt")
 
 SETTINGS = "own.toml"
-READING = 60.0  # seconds that a reader of the owner's may take
-SEEN = "state/seen.json"  # what a device has seen of its sensors; see fedfilt.home.decider
+READING = 60.0  # seconds that the owner's reader may take
+SEEN = "state/seen.json"  # statistics of a device's sensors; see fedfilt.home.decider
 CORRECTIONS = "corrections.npz"  # in the data folder: windows that people have labelled; see fedfilt.home.corrections
 SAMPLES, RECORDINGS = (".npz", ".safetensors"), (".csv", ".parquet")
 UNFINISHED = (".tmp", ".part")
-TRIES, PAUSE = 4, 0.25  # how often a folder is read that changes meanwhile, and the seconds between
+TRIES, PAUSE = 4, 0.25  # how often to read a folder that keeps changing, and the seconds in between
 GAP = 1.5  # periods without a row that end a recording
-OFF = 0.1  # by how much a rate may differ from the one wanted
-OTHER_SHAPE = "its data has another shape than the samples of the experiment"
+OFF = 0.1  # by how much a rate may differ from the wanted one
+OTHER_SHAPE = "its data does not have the shape of the experiment's samples"
 UNKNOWN_LABEL = "its data has a label that the experiment does not know"
 
 
 @dataclass(frozen=True)
 class Sensors:
-    """A table [[data.sensors]]: what a kind of device has, where inputs are unlike; see `Making` for its keys."""
+    """A table [[data.sensors]]: the sensors of a kind of device, if inputs differ; see `Making` for its keys."""
 
     kind: str = ""
     shape: tuple[int, ...] = ()
@@ -86,21 +86,21 @@ class Making:
 
     shape: tuple[int, ...] = ()  # of a sample; of a window (channels, rows)
     labels: tuple[str, ...] = ()  # names
-    step: int = 0  # rows between the starts of two windows; 0 is half a window
-    rate: float = 0.0  # rows a second; 0 is any
-    channels: tuple[str, ...] = ()  # columns, in this order; none are all, in the order of the file
+    step: int = 0  # rows between the starts of two windows; 0: half a window
+    rate: float = 0.0  # rows per second; 0: any
+    channels: tuple[str, ...] = ()  # columns, in this order; empty: all, in the order of the file
     validation_share: float = 0.1
     test_share: float = 0.2
     soft: float = 0.0  # see `fedfilt.data.windows.softened`
     scale: bool = True  # by the device's own training samples
-    sensors: tuple[Sensors, ...] = ()  # of every kind of device, where shape, step, rate and channels are unlike
+    sensors: tuple[Sensors, ...] = ()  # for each kind of device, if shape, step, rate and channels differ
 
     def __post_init__(self) -> None:
         names = [one.kind for one in self.sensors]
         if len(set(names)) < len(names):
-            raise ValueError(f"data.sensors must be of different kinds, got {names}")
+            raise ValueError(f"data.sensors must have different kinds, got {names}")
         if self.sensors and (self.shape or self.step or self.rate or self.channels):
-            raise ValueError("data.shape, step, rate and channels belong into data.sensors where kinds are unlike")
+            raise ValueError("data.shape, step, rate and channels belong in data.sensors if kinds differ")
         for side in self.shape:
             check_count("data.shape", side)
         if len(set(self.labels)) < len(self.labels) or any(not name or name != name.strip() for name in self.labels):
@@ -108,13 +108,13 @@ class Making:
         if len(set(self.channels)) < len(self.channels):
             raise ValueError(f"data.channels must be different names, got {list(self.channels)}")
         if self.channels and self.shape and self.shape[0] != len(self.channels):
-            raise ValueError(f"data.channels must name {self.shape[0]} columns, as data.shape has, got {self.channels}")
+            raise ValueError(f"data.channels must name {self.shape[0]} columns, like data.shape, got {self.channels}")
         check_count("data.step", self.step, low=0)
         check_number("data.rate", self.rate, low=0)
         for name in ("validation_share", "test_share"):
             check_number(f"data.{name}", getattr(self, name), low=0, high=0.9)
         if self.validation_share + self.test_share > 0.9:
-            raise ValueError("data.validation_share and data.test_share must leave at least 0.1 to train on")
+            raise ValueError("data.validation_share and data.test_share must leave at least 0.1 for training")
         if check_number("data.soft", self.soft, low=0) and not self.scale:
             raise ValueError("data.soft needs data.scale = true")
 
@@ -124,7 +124,7 @@ class Making:
         return self.step or max(self.shape[-1] // 2, 1)
 
     def of(self, kind: str) -> "Making":
-        """How a kind of device makes its samples; ValueError if nothing is known of it."""
+        """How a kind of device makes its samples; ValueError for an unknown kind."""
         if not self.sensors:
             return self
         known = {one.kind: one for one in self.sensors}
@@ -134,17 +134,17 @@ class Making:
         )
 
     def check_complete(self) -> None:
-        """Refuse to go on where it is not known what a sample is."""
+        """Refuse settings that do not define what a sample is."""
         if not (self.shape or self.sensors) or not self.labels:
             raise ValueError(
-                'data.name = "own" needs the shape and the labels of the samples, such as '
+                'data.name = "own" needs the shape and labels of the samples, such as '
                 'data.shape = [6, 100] and data.labels = ["walk", "rest"]'
             )
 
 
 @dataclass(frozen=True)
 class Public:
-    """Samples that the server has itself, as a global test: a .npz or .safetensors file with x and y."""
+    """The server's own samples for a global test: a .npz or .safetensors file with x and y."""
 
     file: str = ""
 
@@ -162,19 +162,19 @@ class Held(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Samples in the order of time, not yet scaled."""
+    """Samples in order of time, not yet scaled."""
 
     x: Array
     y: Array
-    part: Array  # (n,) TRAIN, VALIDATION or TEST; -1 where that is to be decided
+    part: Array  # (n,) TRAIN, VALIDATION or TEST; -1 if undecided
 
 
-# --- what the owner says ------------------------------------------------------------------------------------------
+# --- the owner's settings -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a device tells the server besides its update; the owner may switch each off."""
+    """What a device reports to the server besides its update; the owner may switch off each item."""
 
     samples: bool = True  # how many it trained on
     loss: bool = True
@@ -183,12 +183,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Decide:
-    """How a device decides while its sensors are read, and what it keeps."""
+    """How a device decides while reading its sensors, and what it keeps."""
 
-    hop: int = 0  # rows between two decisions; 0 is as in training
-    keep_minutes: float = 10.0  # for which windows are kept in memory, to be corrected
-    per_label: int = 200  # corrected windows that are kept of a label
-    in_all: int = 2000  # and of all labels
+    hop: int = 0  # rows between two decisions; 0: as in training
+    keep_minutes: float = 10.0  # how long windows stay in memory for corrections
+    per_label: int = 200  # most corrected windows kept per label
+    in_all: int = 2000  # most corrected windows kept in total
     days: float = 90.0  # after which they are removed
 
     def __post_init__(self) -> None:
@@ -203,7 +203,7 @@ class Decide:
 class Owner:
     """The owner's settings: own.toml in the device's folder."""
 
-    data: str = "data"  # folder of the files, from the device's folder
+    data: str = "data"  # folder of the files, relative to the device's folder
     reader: str = ""  # module:Class
     time: str = "time"  # column
     label: str = "label"  # column
@@ -225,14 +225,14 @@ def owner(folder: Path) -> Owner:
         check_trusted(path, content, code, [folder])
         return settings
     except Untrusted as error:
-        raise UntrustedData(str(error), "its own settings name code that its owner has not trusted") from None
+        raise UntrustedData(str(error), "its settings name code that its owner has not trusted") from None
     except ValueError as error:
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
-        raise BadData(message, "its own settings are wrong or cannot be read") from None
+        raise BadData(message, "its settings are wrong or cannot be read") from None
 
 
 class UntrustedData(BadData, Untrusted):
-    """The owner's settings name code, and the owner has not said that it may run."""
+    """The owner's settings name code that the owner has not trusted."""
 
 
 def _settings(table: Table) -> Owner:
@@ -260,7 +260,7 @@ def _settings(table: Table) -> Owner:
 
 
 class Source:
-    """The data in a device's folder, which is read again only when it has changed."""
+    """The data in a device's folder, read again only when it has changed."""
 
     def __init__(self, folder: Path, making: Making) -> None:
         making.check_complete()
@@ -269,7 +269,7 @@ class Source:
         self._held: Held | None = None
 
     def held(self) -> Held:
-        """What the device holds now; the same object as before if nothing has changed. Raises `BadData`."""
+        """The device's current data; the same object as before if nothing has changed. Raises `BadData`."""
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(PAUSE)
@@ -293,19 +293,19 @@ class Source:
 
 
 def read(folder: Path, making: Making) -> Held:
-    """What a device's folder holds; see `Source`."""
+    """The data in a device's folder; see `Source`."""
     return Source(folder, making).held()
 
 
 def public(path: Path, making: Making) -> tuple[Array, Array]:
-    """(x, y) of a file of samples that everybody may have, scaled by its own statistics."""
+    """(x, y) from a file of public samples, scaled by its own statistics."""
     making.check_complete()
     chunk = _checked(path, read_samples(path), making)
     return (Scaling.of(chunk.x, making.soft).apply(chunk.x) if _scales(chunk.x, making) else chunk.x), chunk.y
 
 
 def _reader(settings: Owner, folder: Path, place: Path) -> Any:
-    """The reader of the owner's choice, if there is one."""
+    """The owner's reader, if there is one."""
     if not settings.reader:
         return None
     with _owners_code(settings.reader):
@@ -314,12 +314,12 @@ def _reader(settings: Owner, folder: Path, place: Path) -> Any:
 
 @contextmanager
 def _owners_code(name: str) -> Iterator[None]:
-    """A reader is the owner's code, which may fail in any way, or never come back."""
+    """Runs the owner's code, which may fail in any way, or never return."""
 
     def too_long(number: int, frame: object) -> None:
         raise TimeoutError(f"it took more than {READING:g} s")
 
-    timed = threading.current_thread() is threading.main_thread()  # only there can it be interrupted
+    timed = threading.current_thread() is threading.main_thread()  # only the main thread can be interrupted
     before = signal.signal(signal.SIGALRM, too_long) if timed else None
     try:
         if timed:
@@ -328,7 +328,7 @@ def _owners_code(name: str) -> Iterator[None]:
     except BadData:
         raise
     except (Exception, SystemExit) as error:
-        raise BadData(f"the reader {name} fails: {error!r}", "the reader of its data fails") from error
+        raise BadData(f"the reader {name} failed: {error!r}", "the reader of its data failed") from error
     finally:
         if timed:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -336,7 +336,7 @@ def _owners_code(name: str) -> Iterator[None]:
 
 
 def _files(place: Path) -> list[Path]:
-    """The files of a folder that are finished, by name."""
+    """The complete files in a folder, by name."""
     try:
         names = sorted(os.listdir(place))
     except FileNotFoundError:
@@ -347,7 +347,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _fingerprint(folder: Path, place: Path, reader: Any) -> Any:
-    """A value that changes with the files of a folder; a reader of the owner's own may add what `version()` gives."""
+    """A value that changes with the files in a folder; the owner's reader may add the result of its `version()`."""
     looked_at = [] if reader is not None and not place.exists() else _files(place)
     found: list[Any] = []
     if hasattr(reader, "version"):
@@ -363,7 +363,7 @@ def _fingerprint(folder: Path, place: Path, reader: Any) -> Any:
 
 
 def _chunks(place: Path, settings: Owner, reader: Any, making: Making) -> Iterable[Chunk]:
-    """All samples that a folder holds, those of recordings last."""
+    """All samples in a folder, those from recordings last."""
     if reader is not None:
         yield from _from_reader(settings.reader, reader, making)
         if (place / CORRECTIONS).exists():
@@ -383,7 +383,7 @@ def _chunks(place: Path, settings: Owner, reader: Any, making: Making) -> Iterab
             if total > _tables.LIMIT:
                 raise too_large(place)
         else:
-            log.warning("%s is not read: only %s files are", path, ", ".join((*SAMPLES, *RECORDINGS)))
+            log.warning("%s is ignored: only %s files are read", path, ", ".join((*SAMPLES, *RECORDINGS)))
     if tables:
         yield _windows(str(place), _recordings(tables, making), making)
 
@@ -403,10 +403,10 @@ def _from_reader(name: str, reader: Any, making: Making) -> Iterable[Chunk]:
 
 
 def _checked(where: object, arrays: dict[str, Array], making: Making) -> Chunk:
-    """Samples that fit the experiment; those that are not finite are left out."""
+    """Samples checked against the experiment, without those that are not finite."""
     x, y = arrays.get("x"), arrays.get("y")
     if x is None or y is None:
-        raise BadData(f"{where} must give x and y")
+        raise BadData(f"{where} must have x and y")
     if x.shape[1:] != making.shape or x.ndim != 1 + len(making.shape):
         raise BadData(f"{where}: x must have shape (n, {str(making.shape)[1:]}, got {x.shape}", OTHER_SHAPE)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
@@ -426,15 +426,15 @@ def _checked(where: object, arrays: dict[str, Array], making: Making) -> Chunk:
         x = x.astype(np.float32)
     good = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
     if not good.all():
-        log.warning("%s: %d samples that are not finite are left out", where, (~good).sum())
+        log.warning("%s: %d samples that are not finite are skipped", where, (~good).sum())
     return Chunk(x[good], y[good], part[good].astype(np.int64))
 
 
 def _label_numbers(where: object, y: Array, making: Making) -> Array:
-    """Labels as numbers from 0, given so or by name."""
+    """Labels as numbers from 0, given as numbers or names."""
     if y.dtype.kind == "U":
         if y.dtype.itemsize and (y.astype(y.dtype.newbyteorder("=")).view(np.uint32) > sys.maxunicode).any():
-            raise BadData(f"{where}: y must be names, got letters that there are not", UNKNOWN_LABEL)
+            raise BadData(f"{where}: y must be names, got invalid letters", UNKNOWN_LABEL)
         names, at = np.unique(y, return_inverse=True)
         return np.array([_number(where, str(name), making) for name in names], np.int64)[at]
     if y.dtype.kind not in "iu":
@@ -457,17 +457,17 @@ def _scales(x: Array, making: Making) -> bool:
 
 
 def seen_by(folder: Path, making: Making) -> Seen | None:
-    """What a device has seen of its sensors, if it keeps that."""
+    """The statistics of a device's sensors, if it keeps them."""
     if not (folder / SEEN).exists():
         return None
     try:
         with opened(folder / SEEN) as file:
             seen = Seen.from_json(file.read().decode())
         if len(seen.mean) != making.shape[0]:
-            raise ValueError(f"{folder / SEEN} must be of {making.shape[0]} channels, got {len(seen.mean)}")
+            raise ValueError(f"{folder / SEEN} must have {making.shape[0]} channels, got {len(seen.mean)}")
         return seen
     except ValueError as error:
-        log.warning("%s; it is not used", error)
+        log.warning("%s; it is ignored", error)
         return None
 
 
@@ -495,7 +495,7 @@ def _made(chunks: Sequence[Chunk], making: Making, seen: Seen | None = None) -> 
 
 
 def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Recording]:
-    """Rows without a gap and with one label each; rows without a label are in none."""
+    """Stretches of rows without a gap and with a single label; rows without a label are dropped."""
     found: list[Recording] = []
     rate = making.rate
     for path, rows in _in_time(tables):
@@ -512,8 +512,8 @@ def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Rec
         period = float(np.median(steps))
         rate = rate or 1 / period
         if abs(1 / period / rate - 1) > OFF:
-            off = "its recordings have another rate than the experiment asks for"
-            raise BadData(f"{path} must have about {rate:g} rows a second, got {1 / period:g}", off)
+            off = "its recordings do not have the rate that the experiment needs"
+            raise BadData(f"{path} must have about {rate:g} rows per second, got {1 / period:g}", off)
         ends = np.flatnonzero((steps > GAP * period) | (np.diff(labels) != 0)) + 1
         for part in np.split(np.arange(len(labels)), ends):
             if labels[part[0]] >= 0:
@@ -522,17 +522,17 @@ def _recordings(tables: Sequence[tuple[Path, Rows]], making: Making) -> list[Rec
 
 
 def _in_time(tables: Sequence[tuple[Path, Rows]]) -> Sequence[tuple[Path, Rows]]:
-    """Files in the order of time; in that of their names if their times overlap. A copy of another is left out."""
+    """Files in order of time, or of their names if their times overlap. Copies are skipped."""
     known: list[tuple[Path, Rows]] = []
     for path, rows in tables:
         copied = [other for other, seen in known if len(rows.times) and _same_rows(rows, seen)]
         if copied:
-            log.warning("%s is left out: it is a copy of %s", path, copied[0].name)
+            log.warning("%s is skipped: it is a copy of %s", path, copied[0].name)
         else:
             known.append((path, rows))
     ordered = sorted((one for one in known if len(one[1].times)), key=lambda one: float(one[1].times[0]))
     if any(before.times[-1] >= after.times[0] for (_, before), (_, after) in itertools.pairwise(ordered)):
-        log.warning("the times of files in %s overlap: they are taken in the order of their names", tables[0][0].parent)
+        log.warning("the times of files in %s overlap: they are used in order of their names", tables[0][0].parent)
         return known
     return ordered
 
@@ -549,7 +549,7 @@ def _steps(path: Path, rows: Rows) -> Array:
     wrong = np.flatnonzero(~(np.isfinite(steps) & (steps > 0)))
     if len(wrong):
         where = f"{path}, {rows.place} {rows.places[wrong[0] + 1]}"
-        raise BadData(f"{where}: time must be later than before", "its recordings are not in the order of time")
+        raise BadData(f"{where}: time must increase", "its recordings are not in order of time")
     return steps
 
 
@@ -569,7 +569,7 @@ def _windows(where: str, recordings: Sequence[Recording], making: Making) -> Chu
         raise too_large(f"{where}, cut into windows,")
     cuts = cut_windows(where, recordings, making.shape[1], making.stride, making.test_share, making.validation_share)
     if recordings and not cuts:
-        log.warning("%s: no recording is as long as a window, %d rows", where, making.shape[1])
+        log.warning("%s: no recording is as long as a window of %d rows", where, making.shape[1])
     arrays = {
         "x": np.stack([cut.window for cut in cuts]) if cuts else np.empty((0, *making.shape)),
         "y": np.array([cut.recording.label for cut in cuts], np.int64),

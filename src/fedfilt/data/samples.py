@@ -1,4 +1,4 @@
-"""Samples, and what every device holds of them."""
+"""Samples, and which device holds which of them."""
 
 import hashlib
 import itertools
@@ -17,7 +17,7 @@ from fedfilt._types import Array
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Samples:
-    """A data set before it is dealt: inputs, targets, which samples are for testing, and who wrote them.
+    """A data set before it is dealt: inputs, targets, which samples are for testing, and who produced them.
 
     Targets are labels, true or false, or numbers: see `FederatedData.from_arrays`.
     """
@@ -25,7 +25,7 @@ class Samples:
     name: str
     x: Array  # (N, ...) uint8 (0..255, scaled to 0..1 for training) or float32
     y: Array  # (N,) labels from 0; or other targets, (N, ...)
-    classes: int  # labels that there are
+    classes: int  # number of labels
     test: Array  # (N,) True for samples of the test set
     writers: Array | None = None  # (N,) number of the person behind each sample
     devices: Array | None = None  # (N,) number of the device that recorded it
@@ -46,8 +46,8 @@ class Samples:
 class FederatedData:
     """What every device holds: indices into one pool of samples.
 
-    `local_test` is None where the local test is the whole global test restricted to the device's own labels; `shares`
-    then weighs them.
+    `local_test` is None if the local test is the whole global test restricted to the device's own labels; these are
+    then weighted by `shares`.
     """
 
     name: str
@@ -59,8 +59,8 @@ class FederatedData:
     global_test: Array
     moments: Array | None = None  # (N,) the same number for samples of the same moment
     kinds: tuple[str, ...] | None = None  # kind of every device, where devices differ in their sensors
-    validation: tuple[Array, ...] | None = None  # per device: samples it neither trains on nor is tested with
-    elsewhere: bool = False  # held by the devices themselves: nothing is known here about it
+    validation: tuple[Array, ...] | None = None  # per device: samples used neither for training nor for tests
+    elsewhere: bool = False  # held by the devices themselves and unknown here
     shapes: tuple[tuple[int, ...], ...] | None = None  # of every device's inputs, where they differ: see `flat`
     made_by: Array | None = None  # (N,) kind of the device behind each sample, where shapes differ
 
@@ -74,7 +74,7 @@ class FederatedData:
 
     @property
     def examples(self) -> tuple[Array, Array]:
-        """(two inputs, their labels) to try a model on; zeros where there are no samples here."""
+        """(two inputs, their labels) to try a model on; zeros if there are no samples here."""
         if len(self.y):
             return self.x[:2], self.y[:2]
         return np.zeros((2, *self.x.shape[1:]), self.x.dtype), np.zeros((2, *self.y.shape[1:]), self.y.dtype)
@@ -85,27 +85,27 @@ class FederatedData:
         return _labelled(self.y)
 
     def everybodys(self, device: int) -> Array:
-        """The global test of a device; where shapes differ, that part of it which devices of its kind have made."""
+        """The global test of a device; if shapes differ, only the part from devices of its kind."""
         if self.made_by is None or self.kinds is None:
             return self.global_test
         return self.global_test[self.made_by[self.global_test] == self.kinds[device]]
 
     @cached_property
     def label_counts(self) -> Array:
-        """(K, classes) training samples per device and label; (K, 1) per device where samples have no label."""
+        """(K, classes) training samples per device and label; (K, 1) per device if samples have no labels."""
         if not self.labelled:
             return np.array([[len(rows)] for rows in self.train])
         return np.stack([np.bincount(self.y[rows], minlength=self.classes) for rows in self.train])
 
     @cached_property
     def shares(self) -> Array:
-        """(K, classes) share of every label in a device's training samples; equal shares for a device without any."""
+        """(K, classes) share of each label in a device's training samples; equal shares for a device without any."""
         counts = self.label_counts + (self.label_counts.sum(axis=1, keepdims=True) == 0)
         return counts / counts.sum(axis=1, keepdims=True)
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of who holds which samples, and of the samples' labels; of what is known, if they are elsewhere."""
+        """sha256 of which device holds which samples, and of their labels; if they are elsewhere, of what is known."""
         digest = hashlib.sha256(self.name.encode())
         if self.shapes is not None:
             digest.update(f"{self.shapes} {self.kinds}".encode())
@@ -118,7 +118,7 @@ class FederatedData:
         return digest.hexdigest()
 
     def to_json(self) -> str:
-        """The partition as JSON: indices per device, label counts, shape and hash; of samples elsewhere, only who."""
+        """The partition as JSON: indices per device, label counts, shape and hash; less if samples are elsewhere."""
         if self.elsewhere:
             return json.dumps({"data": self.name, "hash": self.hash, "devices": self.count})
         return json.dumps(
@@ -142,16 +142,16 @@ class FederatedData:
         local_test: Sequence[tuple[Any, Any]] | None = None,
         global_test: tuple[Any, Any] | None = None,
     ) -> "FederatedData":
-        """The user's own data: (inputs, targets) per device to train on and, optionally, to test on.
+        """Your own data: (inputs, targets) per device for training and, optionally, for tests.
 
-        Inputs of type uint8 are taken as pixels and scaled to 0..1 for the model. Other integers reach a torch module
-        as integers if it takes them, for an embedding; else they are used as floats. A tuple or a dict of arrays is of
-        several inputs of a torch module. Instead of a pair, a torch `Dataset` will do.
-        Targets are labels (integers from 0: one a sample, or one for each token, -100 for none), answers (True or
-        False, one or several a sample; or 0 and 1 with the loss bce), or numbers (floats, one or several a sample).
-        Without a local test each device is tested on what it trained on; without a global test, on all local tests.
-        Devices may have inputs of unlike shapes, to be trained behind encoders: then those of one shape are of a kind,
-        and its global test is what there is of that shape.
+        Inputs of type uint8 are treated as pixels and scaled to 0..1 for the model. Other integers are passed to a
+        torch module as integers if it accepts them, as for an embedding; otherwise they become floats. A tuple or dict
+        of arrays holds several inputs of a torch module. Instead of a pair, you can pass a torch `Dataset`.
+        Targets are labels (integers from 0: one per sample, or one per token, with -100 for none), answers (True or
+        False, one or several per sample; or 0 and 1 with the loss bce), or numbers (floats, one or several per sample).
+        Without a local test, each device is tested on its training samples; without a global test, on all local tests.
+        Devices may have inputs of different shapes, to be trained behind encoders: devices with the same shape are then
+        of one kind, and their global test is the part with that shape.
 
         >>> data = FederatedData.from_arrays([(np.zeros((4, 2)), [0, 1, 0, 1]), (np.ones((3, 2)), [1, 1, 1])])
         >>> data.count, data.classes, data.label_counts.tolist()
@@ -181,10 +181,10 @@ class FederatedData:
             return data
         for i in range(len(local_test or [])):
             if (got := checked[len(train) + i][0].shape[1:]) != shapes[i]:
-                raise ValueError(f"local_test[{i}] must have inputs of shape {shapes[i]}, as train[{i}], got {got}")
+                raise ValueError(f"local_test[{i}] must have inputs of shape {shapes[i]}, like train[{i}], got {got}")
         if global_test is not None and shapes[-1] not in shapes[: len(train)]:
             allowed = ", ".join(map(str, dict.fromkeys(shapes[: len(train)])))
-            raise ValueError(f"global_test must have inputs of a shape that devices have, {allowed}, got {shapes[-1]}")
+            raise ValueError(f"global_test must have inputs of a shape that devices have ({allowed}), got {shapes[-1]}")
         names = ["x".join(map(str, shape)) for shape in shapes]
         made_by = np.repeat(names, [len(part) for _, part in checked])
         count = len(train)
@@ -192,7 +192,7 @@ class FederatedData:
 
 
 def flat(parts: Sequence[Array]) -> list[Array]:
-    """Inputs of unlike shapes as rows of one length: each sample flat, and filled up with zeros.
+    """Inputs of different shapes as rows of one length: each sample is flattened and padded with zeros.
 
     >>> [one.shape for one in flat([np.ones((2, 3, 4)), np.ones((5, 6))])]
     [(2, 12), (5, 12)]
@@ -203,7 +203,7 @@ def flat(parts: Sequence[Array]) -> list[Array]:
 
 
 def shaped(x: Array, shape: tuple[int, ...]) -> Array:
-    """Inputs of a shape, of which `flat` may have made rows.
+    """Inputs in their shape again, if `flat` has made rows of them.
 
     >>> shaped(flat([np.ones((2, 3, 4)), np.ones((5, 6))])[1], (6,)).shape
     (5, 6)
@@ -219,7 +219,7 @@ def _labelled(y: Array) -> bool:
 
 
 def _joined(targets: dict[str, Array]) -> Array:
-    """The targets of all parts that have any, in one array."""
+    """The targets of all non-empty parts in one array."""
     if not targets:
         raise ValueError("train must hold at least one sample, got none")
     first = next(iter(targets.values()))
@@ -231,9 +231,9 @@ def _joined(targets: dict[str, Array]) -> Array:
 
 
 def joined(parts: Any) -> Array:
-    """Several inputs of every sample, a tuple or a dict of arrays, in one structured array: a row per sample.
+    """Several inputs per sample, a tuple or a dict of arrays, in one structured array: one row per sample.
 
-    A torch module gets them back as a tuple or a dict.
+    A torch module receives them as a tuple or a dict again.
 
     >>> joined({"picture": np.zeros((2, 1, 8, 8)), "tokens": [[1, 2], [3, 4]]}).dtype.names
     ('picture', 'tokens')
@@ -245,7 +245,7 @@ def joined(parts: Any) -> Array:
     count = {len(array) for array in arrays.values() if array.ndim}
     if len(count) != 1 or not all(array.ndim for array in arrays.values()):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"inputs must all have a row for every sample, got shapes {shapes}")
+        raise ValueError(f"inputs must all have one row per sample, got shapes {shapes}")
     whole = np.empty(count.pop(), [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
     for name, array in arrays.items():
         whole[name] = array
@@ -258,9 +258,9 @@ def numbered(names: Iterable[str]) -> bool:
 
 
 def inputs_of(inputs: Any, count: int | None = None) -> Array:
-    """Inputs as one array: a dict is of several inputs, and so is a tuple of arrays with `count` rows each.
+    """Inputs as one array: a dict holds several inputs, and so does a tuple of arrays with `count` rows each.
 
-    A tuple that is itself so long is of samples.
+    A tuple that itself has `count` entries holds samples.
     """
     if isinstance(inputs, Mapping):
         return joined(inputs)
@@ -273,7 +273,7 @@ def inputs_of(inputs: Any, count: int | None = None) -> Array:
 
 
 def _plain(x: Array) -> Array:
-    """Pixels, true or false as they are; integers as int64, other numbers as float32."""
+    """Pixels and booleans unchanged; integers as int64, other numbers as float32."""
     if x.dtype == np.uint8 or x.dtype.kind == "b":
         return x
     return x.astype(np.int64 if x.dtype.kind in "iu" else np.float32)
@@ -289,12 +289,12 @@ def _joined_inputs(inputs: dict[str, Array]) -> Array:
     if len(kinds) > 1 and first.dtype.names is None:
         return np.concatenate([x.astype(np.float32) if x.dtype.kind == "i" else x for x in inputs.values()])
     if len(kinds) > 1:
-        raise ValueError(f"inputs must be of the same kind for all devices, got {' and '.join(map(str, kinds))}")
+        raise ValueError(f"inputs must have the same type on all devices, got {' and '.join(map(str, kinds))}")
     return np.concatenate([x.astype(next(iter(kinds), x.dtype), copy=False) for x in inputs.values()])
 
 
 def arrays_of(name: str, part: Any) -> tuple[Array, Array]:
-    """(inputs, targets) of a device as arrays, checked: from a pair, or from a torch `Dataset` of pairs."""
+    """(inputs, targets) of a device as checked arrays, from a pair or from a torch `Dataset` of pairs."""
     if hasattr(part, "__getitem__") and hasattr(part, "__len__") and not isinstance(part, tuple | list | np.ndarray):
         part = _read(name, part)
     try:
@@ -304,14 +304,14 @@ def arrays_of(name: str, part: Any) -> tuple[Array, Array]:
     y = np.asarray(targets)
     x = inputs_of(inputs, len(y) if y.ndim else None)
     if x.ndim < 2 - (x.dtype.names is not None) or y.shape[:1] != (len(x),):
-        raise ValueError(f"{name} must be n inputs and n targets, got shapes {x.shape} and {y.shape}")
+        raise ValueError(f"{name} must have as many targets as inputs, got shapes {x.shape} and {y.shape}")
     if not all(np.isfinite(x[key]).all() for key in x.dtype.names or [...]):
         raise ValueError(f"{name} must have finite inputs, got NaN or infinity")
     return x, _checked_targets(name, y)
 
 
 def _read(name: str, dataset: Any) -> tuple[Any, Array]:
-    """All samples of a data set that gives them one by one."""
+    """All samples of a data set that returns them one by one."""
     try:
         inputs, targets = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
     except (TypeError, ValueError, KeyError, IndexError) as error:

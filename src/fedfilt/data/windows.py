@@ -1,4 +1,4 @@
-"""Recordings of wearables, cut into windows: in time, so that no window of the test overlaps one of training."""
+"""Cuts recordings of wearables into windows, split in time so that test and training windows never overlap."""
 
 import json
 import logging
@@ -15,18 +15,18 @@ from fedfilt.data.samples import Samples, flat
 log = logging.getLogger("fedfilt")
 
 TRAIN, VALIDATION, TEST = range(3)  # parts of a device's time
-LARGEST = 1e100  # mean or square of a channel: those of float32 are smaller
+LARGEST = 1e100  # mean or square of a channel; float32 values stay below
 
 
 class Recording(NamedTuple):
-    """What one device measured while its wearer did one thing. Recordings stand in the order of time."""
+    """What one device measured during one activity of its wearer. Recordings are in order of time."""
 
-    device: int  # from 0; the devices of a person are neighbours in number
+    device: int  # from 0; the devices of a person have consecutive numbers
     person: int
     label: int
     signal: Array  # (time, channels)
-    rate: float = 50.0  # samples a second
-    moment: int = -1  # the same number for recordings made at the same time; -1: not known
+    rate: float = 50.0  # samples per second
+    moment: int = -1  # the same number for recordings made at the same time; -1: unknown
 
 
 def windows(
@@ -41,12 +41,12 @@ def windows(
 ) -> Samples:
     """Windows (channels, time) of all recordings; the last `test_share` of every device's time is for testing.
 
-    The cut is made in the time that a device recorded of a label: windows never cross it. Every channel of a device is
-    scaled to mean 0 and spread 1 over its training windows and cut off at ±10; see `softened` for `soft`. A window with
-    a sample that is not finite is left out.
+    The time that a device recorded for each label is split, and windows never cross the split. Every channel of a
+    device is scaled to mean 0 and spread 1 over its training windows and clipped to ±10; see `softened` for `soft`.
+    Windows with samples that are not finite are dropped.
 
-    Devices of different kinds may have different channels and rates: `window` and `step` count rows of the fastest, the
-    windows of others are as long in time, and samples have `shapes`.
+    Devices of different kinds may have different channels and rates: `window` and `step` count rows of the fastest
+    device, windows of the others last as long, and the samples have `shapes`.
 
     >>> walk = Recording(0, 0, 0, np.arange(20.0).reshape(10, 2))
     >>> samples = windows("made", [walk], window=2, step=1, test_share=0.4)
@@ -59,7 +59,7 @@ def windows(
         rows, hop = (math.ceil(number * rate / fastest - 1e-9) for number in (window, step))
         cuts = cut_windows(name, [one for one in recordings if one.rate == rate], rows, hop, test_share)
         found += [cut._replace(start=round(cut.start * fastest / rate)) for cut in cuts]
-    found.sort(key=lambda cut: (cut.recording.device, cut.recording.label))  # whatever the rates, in the same order
+    found.sort(key=lambda cut: (cut.recording.device, cut.recording.label))  # the same order for all rates
     return _samples(name, recordings, found, classes, kinds, soft)
 
 
@@ -80,7 +80,7 @@ def cut_windows(
     test_share: float,
     validation_share: float = 0.0,
 ) -> list[Cut]:
-    """Windows of every device and label, in the order of time; none crosses the ends of a part of that time."""
+    """Windows of every device and label, in order of time; none crosses the end of a part."""
     check_count("window", window, low=2)
     check_count("step", step)
     check_number("test_share", test_share, low=0, high=0.9)
@@ -99,12 +99,12 @@ def cut_windows(
                 found += [Cut(values, recording, part, at[part] + start) for values, start in pairs]
             before += len(recording.signal)
     if dropped:
-        log.warning("%s: %d windows with samples that are not finite are left out", name, dropped)
+        log.warning("%s: %d windows with samples that are not finite are skipped", name, dropped)
     return found
 
 
 def part_ends(total: int, validation_share: float, test_share: float) -> tuple[int, int, int]:
-    """Where training, validation and test end in what there is of a label, in the order of time; training is first.
+    """Where training, validation and test end in the recorded time of a label; training comes first.
 
     >>> part_ends(10, 0.1, 0.2), part_ends(3, 0.1, 0.2), part_ends(1, 0.1, 0.2)
     ((7, 8, 10), (2, 2, 3), (1, 1, 1))
@@ -114,7 +114,7 @@ def part_ends(total: int, validation_share: float, test_share: float) -> tuple[i
 
 
 class Scaling(NamedTuple):
-    """How a device scales its samples: every channel, or every feature of samples without channels, on its own."""
+    """How a device scales its samples: each channel, or each feature of samples without channels, separately."""
 
     mean: Array
     spread: Array
@@ -122,7 +122,7 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, x: Array, soft: float = 0.0) -> "Scaling":
-        """That by which the samples x (n, channels, ...) have mean 0 and spread 1; without samples nothing changes.
+        """The scaling that gives samples x (n, channels, ...) mean 0 and spread 1; without samples, none.
 
         >>> Scaling.of(np.array([[[0.0, 2.0]], [[4.0, 6.0]]]))
         Scaling(mean=array([3.]), spread=array([2.23606798]), soft=0.0)
@@ -131,25 +131,25 @@ class Scaling(NamedTuple):
             return cls(np.zeros(x.shape[1]), np.ones(x.shape[1]), soft)
         known, axes = np.ascontiguousarray(x, np.float64), (0, *range(2, x.ndim))
         spread = known.std(axis=axes)
-        return cls(known.mean(axis=axes), np.where(spread > 1e-9, spread, 1), soft)  # one that never changes is 0
+        return cls(known.mean(axis=axes), np.where(spread > 1e-9, spread, 1), soft)  # a constant channel becomes 0
 
     def apply(self, x: Array) -> Array:
-        """Samples (n, channels, ...) scaled, cut off at ±10 and softened, as float32."""
+        """Samples (n, channels, ...) scaled, clipped to ±10 and softened, as float32."""
         mean, spread = (values.reshape(-1, *[1] * (x.ndim - 2)) for values in (self.mean, self.spread))
         return softened(np.clip((x - mean) / spread, -10, 10).astype(np.float32), self.soft)
 
     @property
     def unknown(self) -> bool:
-        """Whether it is that of no samples."""
+        """Whether it was made without samples."""
         return bool((self.mean == 0).all() and (self.spread == 1).all())
 
     def to_json(self) -> str:
-        """As text, exactly."""
+        """The exact scaling as text."""
         return json.dumps({"mean": self.mean.tolist(), "spread": self.spread.tolist(), "soft": self.soft})
 
     @classmethod
     def from_json(cls, text: str) -> "Scaling":
-        """The scaling of such a text.
+        """Read the scaling from such a text.
 
         >>> Scaling.from_json(Scaling(np.array([0.1]), np.array([3.0])).to_json())
         Scaling(mean=array([0.1]), spread=array([3.]), soft=0.0)
@@ -166,7 +166,7 @@ class Scaling(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a device has seen of its sensors, labelled or not: enough to scale by."""
+    """Statistics of all that a device's sensors have measured, labelled or not: enough for scaling."""
 
     windows: int
     mean: Array  # of every channel
@@ -174,7 +174,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, x: Array) -> "Seen":
-        """That of windows (n, channels, ...).
+        """The statistics of windows (n, channels, ...).
 
         >>> one, other = Seen.of(np.array([[[0.0, 2.0]]])), Seen.of(np.array([[[4.0, 6.0]]]))
         >>> one.and_then(other).scaling()
@@ -184,23 +184,23 @@ class Seen(NamedTuple):
         return cls(len(x), known.mean(axis=axes), (known * known).mean(axis=axes))
 
     def and_then(self, new: "Seen", most: int = 20_000) -> "Seen":
-        """With what was seen since; beyond so many windows, old ones fade."""
+        """Combined with `new` windows; beyond `most` windows, old ones fade."""
         share = new.windows / (self.windows + new.windows)
         mean, square = (old + share * (late - old) for old, late in zip(self[1:], new[1:], strict=True))
         return Seen(min(self.windows + new.windows, most), mean, square)
 
     def scaling(self, soft: float = 0.0) -> Scaling:
-        """By which all that was seen has mean 0 and spread 1."""
+        """The scaling that gives everything measured mean 0 and spread 1."""
         spread = np.sqrt(np.maximum(self.square - self.mean**2, 0))
         return Scaling(self.mean, np.where(spread > 1e-9, spread, 1), soft)
 
     def to_json(self) -> str:
-        """As text."""
+        """The statistics as text."""
         return json.dumps({"windows": self.windows, "mean": self.mean.tolist(), "square": self.square.tolist()})
 
     @classmethod
     def from_json(cls, text: str) -> "Seen":
-        """Of such a text."""
+        """Read statistics from such a text."""
         try:
             table: dict[str, Any] = json.loads(text)
             mean, square = (np.array(table[key], np.float64) for key in ("mean", "square"))
@@ -213,7 +213,7 @@ class Seen(NamedTuple):
 
 
 def softened(x: Array, soft: float) -> Array:
-    """Loud motions drawn together, so that quiet ones are told apart too: asinh(soft · x); 0 leaves all as it is.
+    """Compress strong motions so that weak ones stay distinct: asinh(soft · x); 0 changes nothing.
 
     >>> softened(np.array([0.1, 1.0, 10.0]), 3.0).round(1).tolist()
     [0.3, 1.8, 4.1]
@@ -236,16 +236,16 @@ def _check(name: str, recordings: Sequence[Recording], classes: int | None, kind
         if recording.signal.ndim != 2 or recording.signal.shape[1] != first.signal.shape[1]:
             raise ValueError(
                 f"{who} must have {first.signal.shape[1]} channels like others, got shape {recording.signal.shape}; "
-                "say of what kind every device is, and give kinds encoders (encoder.latent), or give channels that a "
-                "device lacks as zeros"
+                "set the kind of every device and use encoders for kinds (encoder.latent), or fill missing channels "
+                "with zeros"
             )
         if recording.rate != first.rate:
             raise ValueError(
-                f"{who} has {recording.rate:g} samples a second, others {first.rate:g}; bring all to one rate "
-                "first, or say of what kind every device is, and give kinds encoders (encoder.latent)"
+                f"{who} has {recording.rate:g} samples per second, others {first.rate:g}; bring all to one rate first, "
+                "or set the kind of every device and use encoders for kinds (encoder.latent)"
             )
         if owner.setdefault(recording.device, recording.person) != recording.person:
-            raise ValueError(f"{who} is of person {recording.person}, others of {owner[recording.device]}")
+            raise ValueError(f"{who} belongs to person {recording.person}, others to person {owner[recording.device]}")
     if sorted(owner) != list(range(len(owner))):
         raise ValueError(f"{name}: devices must be numbered 0, 1, 2, ..., got {sorted(owner)}")
 
@@ -279,7 +279,9 @@ def _samples(
     for device in range(max(recording.device for recording in recordings) + 1):
         own = np.flatnonzero(devices == device)
         if test[own].all():
-            raise ValueError(f"{name}: device {device} has no whole window to train on; record more, or shorten window")
+            raise ValueError(
+                f"{name}: device {device} has no whole window for training; record more, or shorten window"
+            )
         values = np.stack([found[int(i)].window for i in own]).astype(np.float32)
         held.append(Scaling.of(values[~test[own]], soft).apply(values))
     shapes = tuple(values.shape[1:] for values in held)

@@ -11,7 +11,7 @@ from fedfilt.data.store import DataFile, DataMissing, Store
 class Diabetes:
     """The 442 patients that come with scikit-learn: ten measurements, and the progression of their diabetes in a year.
 
-    Both are scaled to mean 0 and standard deviation 1. Every fifth patient is for testing. To predict the number, take
+    Both are scaled to mean 0 and standard deviation 1. Every fifth patient is for testing. To predict the number, use
     training.loss = mse or mae.
 
     >>> Diabetes().load(Store()).x.shape

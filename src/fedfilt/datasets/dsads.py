@@ -24,13 +24,14 @@ SEGMENT = (125, 45)  # 5 seconds at 25 Hz; 5 units x 9 channels
 class Dsads:
     """Daily and Sports Activities: 8 people x 5 units worn at once = 40 devices, 19 activities, 9 channels at 25 Hz.
 
-    The file is a part of the public archive (UCI data set 256): the first 15 of 60 segments of 5 s. `archive` names the
-    public zip, which must be fetched by hand, or another of its layout, to be read instead. `sensors` "unlike" leaves
-    the arms their accelerometer (watches), the torso accelerometer and gyroscope (a phone), the legs all nine channels;
-    with "mixed" every home has all three kinds too, but who wears which where differs from person to person.
+    The file is part of the public archive (UCI data set 256): the first 15 of 60 segments of 5 s. `archive` is the path
+    of the public zip, which must be downloaded by hand, or of another with its layout, to use instead. `sensors`
+    "unlike" leaves the arms only an accelerometer (watches), the torso accelerometer and gyroscope (a phone), and the
+    legs all nine channels; with "mixed", every home also has all three kinds, but each person wears them in other
+    places.
 
-    Watches may have half the rate, `watch_rate` 12.5. With `pad` all windows have nine channels of the full rate: zeros
-    for sensors that a device lacks, and values of watches twice; without, every kind has windows of its own shape.
+    Watches may have half the rate, `watch_rate` 12.5. With `pad`, all windows have nine channels at the full rate:
+    zeros for missing sensors, and the values of watches twice; without it, windows of each kind have their own shape.
 
     >>> Dsads(sensors="unlike").files[0].name
     'dsads-s01-s15.zip'
@@ -71,7 +72,7 @@ class Dsads:
             path = Path(self.archive) if self.archive else store.path(self.files[0])
         except DataMissing as error:
             raise DataMissing(
-                f"{error}\nThat archive is UCI data set 256, {PUBLIC}: fetch it and name it with data.archive=data.zip"
+                f"{error}\nThat archive is UCI data set 256, {PUBLIC}: download it and set data.archive=data.zip"
             ) from None
         try:
             with zipfile.ZipFile(path) as file:

@@ -30,7 +30,7 @@ class Emnist:
     )
 
     def load(self, store: Store) -> Samples:
-        """Read the digits out of the archive; its images are stored on their side, so they are turned as they come."""
+        """Read the digits from the archive; its images are stored sideways and turned while reading."""
         x, y = np.empty((0, 1, 28, 28), np.uint8), []
         path = store.path(self.files[0])
         try:

@@ -37,5 +37,5 @@ class FashionMnist:
     )
 
     def load(self, store: Store) -> Samples:
-        """Read the files, fetched if need be."""
+        """Read the files, downloading them if needed."""
         return read_mnist("fashion_mnist", [store.path(file) for file in self.files])

@@ -36,7 +36,7 @@ class Femnist:
         except ImportError:
             raise ValueError("femnist needs the package h5py: pip install h5py") from None
         x, y, writers, test = [], [], [], []
-        # A part has a gigabyte of floats: it is unpacked to the disk, and writers are read one by one
+        # A part has a gigabyte of floats: it is unpacked to disk, and writers are read one by one
         with tarfile.open(store.path(self.files[0])) as archive, tempfile.TemporaryDirectory() as folder:
             for part in ("train", "test"):
                 member = archive.extractfile(f"fed_emnist_digitsonly_{part}.h5")

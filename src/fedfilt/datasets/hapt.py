@@ -31,8 +31,8 @@ CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z", "label")
 class Hapt:
     """HAPT, the raw signals behind UCI HAR: 30 people with a phone, 6 activities, 6 channels at 50 Hz.
 
-    `transitions` adds the 6 postural transitions. Its terms ask for citation (Reyes-Ortiz et al., 2016) and no
-    commercial use.
+    `transitions` adds the 6 postural transitions. The terms of use require citation (Reyes-Ortiz et al., 2016) and
+    forbid commercial use.
 
     >>> Hapt(transitions=True).classes
     12
@@ -66,7 +66,7 @@ class Hapt:
         return windows("hapt", self.recordings(store), *cut, self.classes, soft=self.soft)
 
     def recordings(self, store: Store) -> list[Recording]:
-        """Read the recordings, fetched if need be; nothing in the file is run, and pandas is not needed."""
+        """Read the recordings, downloading them if needed; nothing in the file is run, and pandas is not needed."""
         path = store.path(self.files[0])
         with gzip.open(path) as file:
             people = read_arrays(file, path.name, PANDAS)  # type: ignore[arg-type]

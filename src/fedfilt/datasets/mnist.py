@@ -41,5 +41,5 @@ class Mnist:
     )
 
     def load(self, store: Store) -> Samples:
-        """Read the files, fetched if need be."""
+        """Read the files, downloading them if needed."""
         return read_mnist("mnist", [store.path(file) for file in self.files])

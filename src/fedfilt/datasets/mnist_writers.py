@@ -29,7 +29,7 @@ class MnistWriters:
     )
 
     def load(self, store: Store) -> Samples:
-        """Read the files, fetched if need be; row i of the labels belongs to digit i of MNIST."""
+        """Read the files, downloading them if needed; row i of the labels belongs to digit i of MNIST."""
         digits = Mnist().load(store)
         train, test = (read_idx(store.path(file)) for file in self.files)
         labels = np.concatenate([train, test[:10_000]])

@@ -15,9 +15,9 @@ from fedfilt.data.store import DataFile, Store
 class Own(Making):
     """Every device has its own data, in files on its own disk; the server has none, see docs/own_data.md.
 
-    `folders` names the devices' folders where all are on this machine, to try an experiment out: with a pattern, device
-    k has the k-th by name; with a list, the k-th of that. `kinds` are the kinds of devices whose sensors differ; what
-    each kind has is in [[data.sensors]] if shapes or rates are unlike.
+    To try out an experiment with all folders on this machine, set `folders`: with a pattern, device k has the k-th
+    folder by name; with a list, the k-th in the list. `kinds` are the kinds of devices whose sensors differ; if shapes
+    or rates differ, [[data.sensors]] describes each kind.
 
     >>> Own(shape=(2, 10), labels=("walk", "rest")).federated(3).count
     3
@@ -31,13 +31,13 @@ class Own(Making):
 
     def load(self, store: Store) -> Samples:
         """There is nothing to load."""
-        raise ValueError("own data stays on the devices: it is not fetched, and not dealt by a partition")
+        raise ValueError("own data stays on the devices: it is not loaded here, and not dealt by a partition")
 
     def federated(self, count: int) -> FederatedData:
-        """What `count` devices hold: all of it if their folders are here, else only the public samples."""
+        """The data of `count` devices: all of it if their folders are here, else only the public samples."""
         self.check_complete()
         if self.kinds and len(self.kinds) != count:
-            raise ValueError(f"data.kinds must be one per device, {count}, got {len(self.kinds)}")
+            raise ValueError(f"data.kinds must have {count} entries, one per device, got {len(self.kinds)}")
         if self.sensors and (not self.kinds or self.public.file):
             raise ValueError("data.sensors needs data.kinds, one per device, and no data.public, which has one shape")
         making = [self.of(kind) for kind in self.kinds] if self.sensors else [self] * count
@@ -77,6 +77,6 @@ class Own(Making):
         found = [Path(name) for name in named if Path(name).is_dir()]
         if len(found) != count:
             raise ValueError(
-                f"data.folders = {self.folders!r} finds {len(found)} folders, the graph has {count} devices"
+                f"data.folders = {self.folders!r} finds {len(found)} folders, but the graph has {count} devices"
             )
         return found

@@ -44,7 +44,7 @@ class Watch:
         return windows("watch", self.recordings(store), self.window, self.step, self.test_share, soft=self.soft)
 
     def recordings(self, store: Store) -> list[Recording]:
-        """Read the recordings, fetched if need be; nothing in the file is run."""
+        """Read the recordings, downloading them if needed; nothing in the file is run."""
         path = store.path(self.files[0])
         held = read_npy_dict(path.read_bytes(), path.name)
         people = np.unique(held["subject"]).tolist()

@@ -1,4 +1,4 @@
-"""What devices do by themselves for a server that cannot look, around an engine whose devices do not."""
+"""What devices do for a blind server, around an engine whose devices do not do it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from fedfilt.system.orders import Job
 
 
 class Bounded:
-    """Runs jobs on another engine, takes of each update what a device would send, and counts its bytes, masked.
+    """Runs jobs on another engine, keeps the part of each update that a device would send, and counts its masked bytes.
 
     So an experiment gives the same bits here and on devices that mask their rows. With `keep`, what is not sent is
     kept for the next round.
@@ -19,7 +19,7 @@ class Bounded:
         self._inner, self._cut, self._keep = inner, cut, keep
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Replies with bounded updates, NaN where nothing is sent."""
+        """Replies with limited updates, NaN where nothing is sent."""
         by_device = {job.device: job for job in jobs}
         whole = [job._replace(plan=job.plan._replace(density=1.0), residual=None) for job in jobs]
         for reply in self._inner.train(whole, deadline):
@@ -32,7 +32,7 @@ class Bounded:
             yield reply._replace(update=update, size=self._cut.bytes_of(sent), residual=left)
 
     def test(self, state: State) -> Tests:
-        """Testing is the other engine's."""
+        """Tests run on the other engine."""
         return self._inner.test(state)
 
     def personal(self, state: State) -> Array:

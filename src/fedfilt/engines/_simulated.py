@@ -1,4 +1,4 @@
-"""Simulated time: an engine that wraps another and charges what training and sending would cost real devices."""
+"""Simulated time: an engine that wraps another and charges what training and sending would cost on real devices."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ class Simulated:
         lateness: Lateness,
         extra: Callable[[int, int], float] = lambda round, rounds: 0.0,
     ) -> None:
-        """`extra` are epochs of a round, of so many, that devices train beyond what is planned."""
+        """`extra(round, rounds)` are the epochs that devices train beyond the plan."""
         self._inner = inner
         self._hardware = hardware
         self._seed = seed
@@ -31,7 +31,7 @@ class Simulated:
         self._extra = extra
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Replies with their costs; those that came too late are marked."""
+        """Replies with their costs; late ones are marked."""
         came = list(self._inner.train(jobs, deadline))
         yield from (reply for reply in came if reply.absent)
         replies = {reply.device: reply for reply in came if not reply.absent}

@@ -1,4 +1,4 @@
-"""Validation: an engine that wraps another and also tests models on training samples that were held out."""
+"""Validation: an engine that wraps another and also tests models on held-out training samples."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,8 @@ from fedfilt.training.work import Desk, Own, examine
 
 
 class Validated:
-    """Trains and tests on another engine; the samples for validation are here, so no device is asked.
+    """Trains and tests on another engine; the validation samples are here, so no device is asked.
+
 
     `alone`: models are tested on these only.
     """
@@ -23,11 +24,11 @@ class Validated:
         self._samples = [Own(data.x, data.y, rows) for rows in data.validation]
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Training is the other engine's."""
+        """Training runs on the other engine."""
         return self._inner.train(jobs, deadline)
 
     def test(self, state: State) -> Tests:
-        """The other engine's tests, and those on the samples for validation."""
+        """The other engine's tests, and those on the validation samples."""
         models = self.personal(state)
         pairs = enumerate(zip(models, self._samples, strict=True))
         found = [examine(row, own, self._desk.at(device)) for device, (row, own) in pairs]

@@ -98,7 +98,7 @@ class Local:
         self._decided: tuple[State, Array] | None = None  # in a state, as it is asked for again
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Train the jobs' models and give the replies in job order; no device is late here, but one may diverge."""
+        """Train the jobs' models and yield replies in job order; no device is late here, but one may diverge."""
         given, updates, residuals = self._table.buffers.array
         for job in jobs:
             given[job.device] = job.model
@@ -156,7 +156,7 @@ class Local:
             for future in futures:
                 yield from future.result()
         except BrokenProcessPool:
-            raise OSError("a worker process was killed (out of memory?); go on with fewer engine.workers") from None
+            raise OSError("a worker process was killed (out of memory?); resume with fewer engine.workers") from None
         finally:
             for future in futures:
                 future.cancel()
@@ -216,7 +216,7 @@ class _Came(NamedTuple):
 
 
 def _train_one(order: _Order, table: _Table) -> _Came:
-    """Train and cut down one update."""
+    """Train and sparsify one update."""
     device = order.device
     given, update, residual = table.buffers.array[:, device]
     owed = residual if order.owing else None
@@ -299,13 +299,13 @@ def _sent(desk: Desk) -> Any:
             return desk
         why = "a class is defined in a cell or at the prompt"
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        why = f"other processes cannot be sent this model or client ({error})"
+        why = f"this model or client cannot be sent to other processes ({error})"
     if find_spec("cloudpickle") is None:
         raise ValueError(f"{why}; pip install cloudpickle, or put it in a file, which other processes can import")
     try:
         return _Whole(desk)
     except Exception as error:  # whatever a class does when it is pickled
-        raise ValueError(f"other processes cannot be sent this model or client ({error})") from None
+        raise ValueError(f"this model or client cannot be sent to other processes ({error})") from None
 
 
 def _start_worker(table: _Table) -> None:

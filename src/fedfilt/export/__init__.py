@@ -1,4 +1,4 @@
-"""Runs and personal models in the formats that people already use. A format is one file; `fedfilt export` finds it.
+"""Runs and personal models in the formats people already use. A format is one file, which `fedfilt export` finds.
 
 The first line of the file is its help. A format of numbers has `OUT`, the file or folder that it writes into a run
 folder, `DEVICES`, whether it has numbers of every device unless told otherwise, and
@@ -9,5 +9,5 @@ A format of models has `OUT`, `SUFFIX` and
 
     content(model: Personal) -> bytes
 
-What it needs is installed by the extra of its own name.
+Packages that a format needs are in the extra with the format's name.
 """

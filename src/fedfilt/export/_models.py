@@ -1,4 +1,4 @@
-"""Personal models out of the folder of a run or of a device, with all that it takes to ask them about raw inputs."""
+"""Personal models from the folder of a run or a device, with all that is needed to apply them to raw inputs."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class Personal:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The models in a folder, which are alike but for their weights."""
+    """The models in a folder, which differ only in their weights."""
 
     folder: Path
     title: str
@@ -94,15 +94,15 @@ def _of_run(run: Records, devices: frozenset[int] | None) -> Models:
     data = run.config.get("data")
     if isinstance(data, dict) and data.get("name") == "own" and data.get("scale", True):
         raise ValueError(
-            f"every device of {folder} scales its inputs by its own data, which is not kept there: export the models "
-            "from the devices' folders (fedfilt export building/devices/NAME), which keep it"
+            f"every device of {folder} scales its inputs by its own data, which is not stored there: export the models "
+            "from the devices' folders (fedfilt export building/devices/NAME)"
         )
     try:
         partition = read_json(folder / "partition.json")
         shape, pixels = _shape(partition["shape"]), partition["dtype"] == "uint8"
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(
-            f"{folder}/partition.json does not say of what shape the inputs are: it is damaged, or from an earlier "
+            f"{folder}/partition.json does not contain the shape of the inputs: it is damaged, or from an earlier "
             f"version; fedfilt run {folder}/config.toml --out {folder} --resume writes it again"
         ) from None
     content = run.config_text.encode()
@@ -121,11 +121,11 @@ def _of_device(folder: Path) -> Models:
         data = known["data"]
         own, shape = data.get("name") == "own", _shape(data["shape"] if "sensors" not in data else [1])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder} is not the folder of a device, as fedfilt deploy write makes it: {error}") from None
+        raise ValueError(f"{folder} is not a device's folder made by fedfilt deploy write: {error}") from None
     if own and not data.get("scale", True):
-        raise ValueError(f"{path}: with data.scale = false, nothing in the folder says if samples are bytes or numbers")
+        raise ValueError(f"{path}: with data.scale = false, the folder does not say if samples are bytes or numbers")
     if not (state / kept.FILE).exists():
-        raise ValueError(f"{folder} has no model yet: a device keeps the one of its last round in {state / kept.FILE}")
+        raise ValueError(f"{folder} has no model yet: a device stores that of its last round in {state / kept.FILE}")
     # Own samples are scaled unless they are bytes; what was dealt is used as it is
     pixels = own or _opened(state / "samples.safetensors", lambda file: file.get_slice("train_x").get_dtype()) == "U8"
     return _models(folder, {name: state / kept.FILE}, path, content, known, shape, pixels, {}, name)
@@ -152,7 +152,7 @@ def _models(
     training, model = table.get("training"), {"model": table.get("model", {})}
     loss = str(training.get("loss", "cross_entropy")) if isinstance(training, dict) else "cross_entropy"
     if loss not in ENDS:
-        raise ValueError(f"{path}: models of the loss {loss} cannot be exported (those that can: {', '.join(ENDS)})")
+        raise ValueError(f"{path}: models with the loss {loss} cannot be exported (allowed: {', '.join(ENDS)})")
     if code_in(model):
         check_trusted(path, content, code_in(table), [folder])
     named = from_table(model).model
@@ -186,13 +186,13 @@ def _files(folder: Path, devices: frozenset[int] | None) -> dict[str, Path]:
     except OSError:
         names = []
     if not names:
-        raise ValueError(f"{folder} has no models: they are written when a run is finished")
+        raise ValueError(f"{folder} has no models: they are written when a run has finished")
     found = {int(name[7:-12]): folder / "models" / name for name in names}
     if unknown := sorted(set(devices or ()) - set(found)):
-        raise ValueError(f"{folder} has no model of device {unknown[0]} (it has {min(found)} to {max(found)})")
+        raise ValueError(f"{folder} has no model of device {unknown[0]} (it has devices {min(found)} to {max(found)})")
     chosen = {number: path for number, path in found.items() if devices is None or number in devices}
     if not chosen:
-        raise ValueError("device must name a device whose model is wanted, or be all, got none")
+        raise ValueError("device must name the devices whose models are wanted, or be all, got none")
     return {path.stem: path for _, path in sorted(chosen.items())}
 
 
@@ -224,7 +224,7 @@ def _scaling(path: Path, text: str, shape: tuple[int, ...]) -> Scaling | None:
         return None
     scaling = Scaling.from_json(text)
     if len(scaling.mean) != shape[0]:
-        raise ValueError(f"{path}: its scaling must be of {shape[0]} channels, got {len(scaling.mean)}")
+        raise ValueError(f"{path}: its scaling must have {shape[0]} channels, got {len(scaling.mean)}")
     if scaling.unknown:
-        raise ValueError(f"{path}: when the device got its model it had no samples to scale its inputs by")
+        raise ValueError(f"{path}: when the device received its model, it had no samples to scale its inputs by")
     return scaling

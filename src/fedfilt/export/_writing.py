@@ -1,4 +1,4 @@
-"""What all formats share: which runs, where to, and nothing is overwritten unless that is wanted."""
+"""What all formats share: which runs, where to, and nothing is overwritten unless requested."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ Watch = Callable[[Sequence[Any]], Iterable[Any]]  # gives what it is given, one 
 
 
 class Wanted(NamedTuple):
-    """What is asked for besides the runs and where they go."""
+    """Options besides the runs and the target."""
 
     title: str = "fedfilt"  # of all runs together
     devices: frozenset[int] | None = None  # None: all
@@ -34,15 +34,15 @@ def export(
     force: bool = False,
     watch: Watch = iter,
 ) -> list[str]:
-    """Write runs (run folders, or folders that hold some) in a format, and say where. Nothing is half-written.
+    """Write runs (run folders, or folders that contain some) in a format, and return where. Nothing is half-written.
 
-    Without `out` that is in the folder, or here if there are several folders. `devices` are numbers with commas
-    between, "all" or "none".
+    Without `out`, that is in the folder, or in the current folder if there are several. `devices` are numbers separated
+    by commas, "all" or "none".
     """
     check_choice("format", form, names("export"))
     for path in paths:
         if not path.is_dir():
-            raise ValueError(f"no run folder {path}")
+            raise ValueError(f"there is no run folder {path}")
     try:
         module = import_module(f"fedfilt.export.{form}")
         if hasattr(module, "content"):
@@ -63,17 +63,17 @@ def check_free(pairs: Sequence[tuple[Path, Path]], force: bool) -> None:
     """
     for root, path in pairs:
         if path.resolve() != root.resolve() / path.relative_to(root):
-            raise ValueError(f"{path} is a link or behind one; say with --out where it is to go")
+            raise ValueError(f"{path} is a link or behind one; choose another place with --out")
         if path.is_dir():
-            raise ValueError(f"{path} is a folder; say with --out where it is to go")
+            raise ValueError(f"{path} is a folder; choose a file with --out")
         if os.path.lexists(path) and not force:
-            raise ValueError(f"{path} is there already; --force replaces it, --out writes elsewhere")
+            raise ValueError(f"{path} exists already; --force replaces it, --out writes elsewhere")
     for _, path in pairs:
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _devices(text: str) -> frozenset[int] | None:
-    """Devices from a list with commas; None are all.
+    """Devices from a comma-separated list; None means all.
 
     >>> sorted(_devices("3,5")), _devices("all"), _devices("none")
     ([3, 5], None, frozenset())
@@ -83,7 +83,7 @@ def _devices(text: str) -> frozenset[int] | None:
     try:
         return frozenset(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"device must be numbers of devices with commas between, all or none, got {text!r}") from None
+        raise ValueError(f"device must be device numbers separated by commas, all or none, got {text!r}") from None
 
 
 def _readable(paths: Sequence[Path]) -> list[Records]:
@@ -96,7 +96,7 @@ def _readable(paths: Sequence[Path]) -> list[Records]:
 
 
 def places(titles: Iterable[str]) -> list[str]:
-    """A name for a file or folder of each title, all of them different.
+    """A distinct file or folder name for each title.
 
     >>> places(["mu=1", "a/b", "a b"])
     ['mu=1', 'a-b', 'a-b-2']
@@ -111,7 +111,7 @@ def places(titles: Iterable[str]) -> list[str]:
 def _write_models(
     module: Any, paths: Sequence[Path], out: str, devices: frozenset[int] | None, force: bool, watch: Watch
 ) -> list[str]:
-    """Write every model as a file of its own: into its run folder, or, with `out`, there."""
+    """Write every model as a separate file: into its run folder or, with `out`, there."""
     found = [one for path in paths for one in models_in(path, devices)]
     many = len(found) > 1
     jobs: list[tuple[Models, str, Path]] = []

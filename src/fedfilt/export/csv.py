@@ -16,7 +16,7 @@ DEVICES = True
 
 
 def write(runs: Sequence[Records], target: str, wanted: Wanted) -> str:
-    """Write a line per number, with the digits that give the same bits again."""
+    """Write one line per number, with enough digits to restore its bits."""
     path = Path(target)
     check_free([(path.parent, path)], wanted.force)
     with replacing(path) as file:
@@ -37,7 +37,7 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula.
+    """A cell that no spreadsheet interprets as a formula.
 
     >>> cell("=1+1"), cell("kitchen"), cell("-0.5")
     ("'=1+1", 'kitchen', '-0.5')

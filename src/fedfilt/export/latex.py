@@ -37,7 +37,7 @@ def write(runs: Sequence[Records], target: str, wanted: Wanted) -> str:
 
 
 def table(runs: Sequence[Records], title: str) -> str:
-    """The table: of each rule, the seeds that have come furthest, at their last test."""
+    """The table: for each rule, the seeds that are furthest along, at their last test."""
     last = {run.folder: _last(run) for run in runs}
     columns = list(dict.fromkeys(column for found in last.values() for column in found))
     lines = [
@@ -70,7 +70,7 @@ def spread(values: Sequence[float], score: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""A text of others as LaTeX prints it.
+    r"""Foreign text, escaped for LaTeX.
 
     >>> escaped("self_blend & 50%")
     'self\\_blend \\& 50\\%'

@@ -1,4 +1,4 @@
-"""Settings and curves of every run into MLflow: its database file, or the address of its server."""
+"""Settings and curves of every run for MLflow: in its database file, or at the address of its server."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ Given = TypeVar("Given")
 
 
 def write(runs: Sequence[Records], target: str, wanted: Wanted) -> str:
-    """Write every run once: one that is there already with all its rounds is left alone, an earlier state replaced."""
+    """Write every run once: a complete one already there is left alone, an earlier state of it is replaced."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # an export tells nobody else
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -37,7 +37,7 @@ def write(runs: Sequence[Records], target: str, wanted: Wanted) -> str:
         known = client.get_experiment_by_name(wanted.title)
         experiment = client.create_experiment(wanted.title) if known is None else known.experiment_id
         new = sum(_write(client, experiment, run, wanted) for run in wanted.watch(runs))
-        there = f", {len(runs) - new} were there already" if new < len(runs) else ""
+        there = f", {len(runs) - new} were already there" if new < len(runs) else ""
         return f"{new} runs in the experiment {wanted.title!r} of {client.tracking_uri}{there}"
     except MlflowException as error:
         raise ValueError(f"MLflow refused: {error}") from None
@@ -55,7 +55,7 @@ def _address(target: str) -> str | None:
 
 
 def _write(client: Any, experiment: str, run: Records, wanted: Wanted) -> bool:
-    """Write a run, unless it is there already; whether it was written."""
+    """Write a run unless it is already there; returns whether it was written."""
     from mlflow.entities import Metric, Param
 
     first = run.line(run.rounds[0]["round"])  # with the seconds that it took, it is unlike that of any other run

@@ -15,7 +15,7 @@ ENDS: dict[str, tuple[str, dict[str, int]]] = {SOFTMAX: ("Softmax", {"axis": 1})
 
 
 class _Graph:
-    """Nodes one after the other: each takes what the one before gives."""
+    """A chain of nodes: each takes the output of the one before."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []

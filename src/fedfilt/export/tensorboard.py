@@ -22,7 +22,7 @@ FILE = "events.out.tfevents.fedfilt"  # TensorBoard knows event files by the mid
 
 
 def write(runs: Sequence[Records], target: str, wanted: Wanted) -> str:
-    """Write a folder per run, with one event file: a scalar per number (float32 there), a step per round."""
+    """Write a folder per run with one event file: one scalar per number (as float32), one step per round."""
     folder = Path(target)
     paths = [folder / name / FILE for name in places(run.name for run in runs)]
     check_free([(folder.parent, path) for path in paths], wanted.force)

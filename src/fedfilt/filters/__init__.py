@@ -1,4 +1,4 @@
-"""Frequency responses, one per file. A new file in this folder is a new filter: usable by its name, and tested."""
+"""Frequency responses, one per file. A new file in this folder is a new filter, available by name and tested."""
 
 from typing import TYPE_CHECKING
 

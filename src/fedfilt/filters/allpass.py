@@ -7,7 +7,7 @@ from fedfilt._types import Array
 
 @dataclass(frozen=True)
 class AllPass:
-    """Response h(λ) = 1: nothing is exchanged, every device keeps its own model.
+    """Response h(λ) = 1: nothing is mixed, every device keeps its own model.
 
     >>> import numpy as np
     >>> AllPass()(np.array([0.0, 5.0]))

@@ -26,5 +26,5 @@ class Tikhonov:
         return 1 / (1 + self.mu * frequencies)
 
     def partial_fractions(self) -> tuple[float, tuple[tuple[float, float], ...]]:
-        """(c, ((r, μ), ...)) with h(λ) = c + Σ r / (1 + μλ): large graphs are then solved, not approximated."""
+        """(c, ((r, μ), ...)) with h(λ) = c + Σ r / (1 + μλ), so that large graphs are solved, not approximated."""
         return 0.0, ((1.0, self.mu),)

@@ -1,4 +1,4 @@
-"""The graph of the devices, and the building it comes from."""
+"""The graph of the devices, and the building behind it."""
 
 from fedfilt.graph.graph import Graph
 

@@ -1,4 +1,4 @@
-"""Links between devices: checks of what users hand in, and the search for neighbours."""
+"""Links between devices: checks of user input, and the search for neighbours."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from fedfilt._checks import check_numbers
 from fedfilt._types import Array
 
-BLOCK = 20_000_000  # distances held at once when features are compared
+BLOCK = 20_000_000  # distances in memory at once when features are compared
 
 
 def frozen(array: Array) -> Array:
@@ -19,7 +19,7 @@ def frozen(array: Array) -> Array:
 
 
 def checked_adjacency(a: Any) -> Any:
-    """A read-only copy of an adjacency matrix in CSR form, if it is one."""
+    """A read-only copy of an adjacency matrix in CSR form, checked."""
     if sp.issparse(a) and a.dtype.kind in "buif":
         matrix = sp.csr_array(a, dtype=np.float64, copy=True)
     else:
@@ -43,14 +43,14 @@ def checked_adjacency(a: Any) -> Any:
             raise ValueError(
                 f"adjacency must be symmetric, got {matrix[i, j]:g} at ({i}, {j}) and {matrix[j, i]:g} at ({j}, {i})"
             )
-        matrix = matrix.maximum(matrix.T).tocsr()  # equal but for rounding
+        matrix = matrix.maximum(matrix.T).tocsr()  # equal except for rounding
     for part in (matrix.data, matrix.indices, matrix.indptr):
         part.setflags(write=False)
     return matrix
 
 
 def checked_edges(name: str, edges: Iterable[Sequence[int]], count: int) -> Array:
-    """The links as (n, 2) device numbers, if they are links between `count` devices, each named once."""
+    """The links as (n, 2) device numbers, checked: between `count` devices, and each given once."""
     try:
         given = edges if isinstance(edges, np.ndarray) else list(edges)
         pairs = np.asarray(given)
@@ -68,12 +68,12 @@ def checked_edges(name: str, edges: Iterable[Sequence[int]], count: int) -> Arra
         raise ValueError(f"{name} must link two devices, got a self-loop at {pairs[loops][0][0]}")
     unique, times = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
     if (times > 1).any():
-        raise ValueError(f"{name} must name a link once, got {unique[times > 1][0].tolist()} twice")
+        raise ValueError(f"{name} must name each link once, got {unique[times > 1][0].tolist()} twice")
     return pairs.astype(np.int64)
 
 
 def checked_points(name: str, points: Any) -> Array:
-    """Rows of numbers, one per device, if they are."""
+    """Rows of numbers, one per device, checked."""
     rows = check_numbers(name, points, "numbers, one row per device")
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"{name} must have shape (K, columns), one row per device, got shape {rows.shape}")
@@ -90,10 +90,10 @@ def symmetric(count: int, pairs: Array, weights: Array | None = None) -> Any:
 
 
 def neighbour_pairs(found: Array) -> Array:
-    """The links, each once, from a row of nearest devices per device in which the device itself may stand."""
+    """The links, each once, from rows of nearest devices, in which a device itself may appear."""
     count = len(found)
     own = np.arange(count)[:, None]
-    # Devices at the same place may list each other before themselves: drop the device wherever it stands.
+    # Devices at the same place may list each other before themselves: drop the device wherever it appears.
     at_own = found == own
     at_own[:, -1] |= ~at_own.any(axis=1)
     chosen = found[~at_own].reshape(count, -1)
@@ -102,7 +102,7 @@ def neighbour_pairs(found: Array) -> Array:
 
 
 def nearest_rows(rows: Array, k: int) -> Array:
-    """The k nearest other rows of every row, by blocks: K² distances are never held at once."""
+    """The k nearest other rows of every row, in blocks: K² distances are never in memory at once."""
     count = len(rows)
     squared = (rows**2).sum(axis=1)
     found = np.empty((count, k), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The building: rooms on floors, and where every device is."""
+"""The building: rooms on floors, and the positions of the devices."""
 
 import csv
 from collections import Counter
@@ -30,7 +30,7 @@ class Building:
     rooms: Array  # (K,) index into room_names
     positions: Array  # (K, 3) metres
     room_names: tuple[str, ...]
-    boxes: Array | None = None  # (rooms, 2, 3) lower and upper corner of every room, where known
+    boxes: Array | None = None  # (rooms, 2, 3) lower and upper corner of every room, if known
 
     def __repr__(self) -> str:
         return brief(self)
@@ -50,10 +50,10 @@ class Building:
         floors: int = 1,
         seed: int = 0,
     ) -> "Building":
-        """Rooms of one size in a grid on each floor, with devices at random positions.
+        """Rooms of equal size in a grid on each floor, with devices at random positions.
 
-        The number of devices of a room is uniform on `per_room` (the paper: 4 to 7), given that they are `devices` in
-        all if that is said. The defaults with devices=20 are the paper's building.
+        The number of devices in a room is uniform on `per_room` (the paper: 4 to 7), given their total `devices` if
+        that is set. The defaults with devices=20 give the paper's building.
         """
         rooms = check_count("rooms", rooms)
         floors = check_count("floors", floors, high=rooms)
@@ -87,9 +87,9 @@ class Building:
 
     @classmethod
     def from_table(cls, path: str | Path) -> "Building":
-        """The user's own building from a CSV or TOML file.
+        """Your own building, from a CSV or TOML file.
 
-        CSV: a header `device,room,x,y,z` and a line per device. TOML: `[[devices]]` with `name`, `room` and
+        CSV: a header `device,room,x,y,z` and one line per device. TOML: `[[devices]]` with `name`, `room` and
         `position = [x, y, z]`, and optionally `[[rooms]]` with `name`, `origin` and `size` to draw the walls.
         """
         path = Path(path)
@@ -113,11 +113,11 @@ class Building:
 
     @classmethod
     def of(cls, path: str, rooms: int, devices: int | None, seed: int) -> "Building":
-        """The building in the file `path`; without one, a building drawn with the seed."""
+        """The building in the file `path`; without a path, one generated from the seed."""
         return cls.from_table(path) if path else cls.generate(rooms, devices, seed=seed)
 
     def graph(self, reach: float) -> Graph:
-        """Devices nearer than `reach` metres linked (the paper's rule), with rooms and positions."""
+        """The graph that links devices nearer than `reach` metres (the paper's rule), with rooms and positions."""
         return Graph.within_distance(self.positions, reach, rooms=self.rooms)
 
 

@@ -1,4 +1,4 @@
-"""The graph of the devices: who is linked to whom, and the frequencies that come with it."""
+"""The graph of the devices: their links, and the graph's frequencies."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from fedfilt.graph._edges import (
 )
 
 KINDS = ("combinatorial", "random_walk", "symmetric")
-SPECTRUM_LIMIT = 5_000  # devices; all modes of 5,000 devices take 200 MB and about half a minute
+SPECTRUM_LIMIT = 5_000  # devices; all modes of 5,000 devices need 200 MB and about half a minute
 
 # The 20-device graph of the paper's experiments: four rooms of five, seven links between rooms.
 PAPER_EDGES = (
@@ -52,7 +52,7 @@ class Graph:
     rooms: Any = None
     positions: Any = None
     laplacian_kind: str = "combinatorial"
-    kinds: tuple[str, ...] | None = None  # of devices, where they differ in their sensors: see `fedfilt.rounds.kinds`
+    kinds: tuple[str, ...] | None = None  # of devices, if their sensors differ: see `fedfilt.rounds.kinds`
 
     def __post_init__(self) -> None:
         adjacency = checked_adjacency(self.adjacency)
@@ -87,7 +87,7 @@ class Graph:
     def from_edges(
         cls, count: int, edges: Iterable[Sequence[int]], weights: Any = None, *, rooms: Any = None
     ) -> "Graph":
-        """Graph of `count` devices with the given links (i, j), each named once, of weight 1 unless said.
+        """Graph of `count` devices with the given links (i, j), each named once, with weight 1 by default.
 
         >>> Graph.from_edges(3, [(0, 1), (1, 2)]).adjacency.toarray()
         array([[0., 1., 0.],
@@ -101,7 +101,7 @@ class Graph:
 
     @classmethod
     def from_rooms(cls, rooms: Any, links: Iterable[Sequence[int]] = ()) -> "Graph":
-        """All devices of a room linked with each other, plus the given links (i, j) between devices.
+        """Link all devices in a room with each other, and add the given links (i, j) between devices.
 
         >>> Graph.from_rooms(["hall", "hall", "attic"], links=[(1, 2)])
         Graph(3 devices, 2 edges, 1 component, 2 rooms)
@@ -119,7 +119,7 @@ class Graph:
 
     @classmethod
     def within_distance(cls, positions: Any, reach: float, *, rooms: Any = None) -> "Graph":
-        """Devices nearer than `reach` metres are linked: the paper's rule d_ij < d_max.
+        """Link devices nearer than `reach` metres: the paper's rule d_ij < d_max.
 
         >>> Graph.within_distance([[0.0], [1.0], [3.0]], reach=2.0)
         Graph(3 devices, 1 edge, 2 components)
@@ -132,7 +132,7 @@ class Graph:
 
     @classmethod
     def nearest(cls, positions: Any, k: int, *, rooms: Any = None) -> "Graph":
-        """Every device linked with its k nearest; a link exists if either end chose it.
+        """Link every device to its k nearest; a link exists if either end chose it.
 
         >>> Graph.nearest([[0.0], [1.0], [3.0]], k=1)
         Graph(3 devices, 2 edges, 1 component)
@@ -144,11 +144,11 @@ class Graph:
 
     @classmethod
     def from_similarity(cls, features: Any, k: int, metric: str = "cosine", *, rooms: Any = None) -> "Graph":
-        """Every device linked with the k devices of most similar features; the link weight is the similarity.
+        """Link every device to the k devices with the most similar features; the link weight is the similarity.
 
-        Features are anything with one row per device: hardware specification, label histograms, updates.
-        metric "cosine" weighs by the cosine (links that are not positive are dropped); "euclidean" scales every column
-        to unit spread and weighs by exp(-d²/s²), where s is the mean distance of the links.
+        Features are anything with one row per device: hardware data, label histograms, updates. The metric "cosine"
+        weighs by the cosine (links that are not positive are dropped); "euclidean" scales every column to unit spread
+        and weighs by exp(-d²/s²), where s is the mean distance over links.
 
         >>> Graph.from_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], k=1).adjacency.toarray().round(2)
         array([[0., 1., 0.],
@@ -160,7 +160,7 @@ class Graph:
         check_choice("metric", metric, ("cosine", "euclidean"))
         if metric == "cosine":
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-            rows = rows / np.where(lengths > 0, lengths, 1)  # at unit length, near means similar
+            rows = rows / np.where(lengths > 0, lengths, 1)  # for unit vectors, near means similar
         else:
             spread = rows.std(axis=0)
             rows = (rows - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
@@ -191,9 +191,9 @@ class Graph:
 
     @classmethod
     def of(cls, given: Any, count: int | None = None) -> "Graph":
-        """The graph of whatever says one: a Graph, a networkx graph, a (K, K) matrix, dense or sparse, or links (i, j).
+        """Make a graph from a Graph, a networkx graph, a (K, K) matrix, dense or sparse, or a list of links (i, j).
 
-        `count` is the number of devices, which links alone do not say: without it, it is the largest number plus one.
+        `count` is the number of devices, which links alone do not determine; the default is the largest number plus 1.
 
         >>> Graph.of([(0, 1), (1, 2)], count=4), Graph.of([[0, 1], [1, 0]])
         (Graph(4 devices, 2 edges, 2 components), Graph(2 devices, 1 edge, 1 component))
@@ -228,11 +228,11 @@ class Graph:
         return cls.from_edges(20, edges, rooms=np.arange(20) // 5)
 
     def with_laplacian(self, kind: str) -> "Graph":
-        """The same links under another Laplacian: "combinatorial", "random_walk" or "symmetric"."""
+        """The same links with another Laplacian: "combinatorial", "random_walk" or "symmetric"."""
         return replace(self, laplacian_kind=kind)
 
     def subgraph(self, devices: Any) -> "Graph":
-        """The graph of some devices, in the given order: indices, or a True/False per device.
+        """The graph of some devices, in the given order; `devices` are indices, or one True/False per device.
 
         >>> Graph.paper().subgraph(range(5))
         Graph(5 devices, 8 edges, 1 component, 1 room)
@@ -255,7 +255,7 @@ class Graph:
             kinds=None if self.kinds is None else tuple(self.kinds[device] for device in chosen),
         )
 
-    # --- what it is -------------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -287,7 +287,7 @@ class Graph:
 
     @cached_property
     def components(self) -> Array:
-        """Number of the connected component of every device: (K,) integers from 0."""
+        """(K,) the number of each device's connected component, from 0."""
         return np.asarray(connected_components(self.adjacency, directed=False)[1])
 
     @cached_property
@@ -332,7 +332,7 @@ class Graph:
         """Mass (K,) and sparse stiffness S whose pencil S x = λ diag(mass) x carries the frequencies.
 
         mass is weights / mean(weights), times the degrees for the random walk; S is D - A, or D^-½ (D - A) D^-½ for the
-        symmetric kind. A device without links has degree 1 here: it keeps what it has either way.
+        symmetric kind. A device without links has degree 1 here: it keeps its model either way.
         """
         stiffness = (sp.diags_array(self.degrees) - self.adjacency).tocsr()
         mass = weights / weights.max()  # in two steps: the sum of huge weights would overflow
@@ -347,7 +347,7 @@ class Graph:
 
     @property
     def lowest(self) -> Array:
-        """The mode of frequency zero, joined over components: constant, or √degree for the symmetric Laplacian."""
+        """The mode of frequency zero of all components together: constant, or √degree for the symmetric Laplacian."""
         if self.laplacian_kind == "symmetric":
             return np.sqrt(np.where(self.degrees > 0, self.degrees, 1))
         return np.ones(self.count)
@@ -373,7 +373,7 @@ class Graph:
         return frozen(frequencies[order]), frozen(modes[:, order])
 
     def members(self) -> list[Array]:
-        """Devices of every connected component."""
+        """The devices in each connected component."""
         order = np.argsort(self.components, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.components))[:-1])
 
@@ -388,7 +388,7 @@ class Graph:
 def spectrum(stiffness: Array, mass: Array, lowest: Array) -> tuple[Array, Array]:
     """Frequencies λ and modes V of one connected component: S V = diag(m) V Λ, Vᵀ diag(m) V = I.
 
-    `lowest` is its mode of frequency zero up to scale. A reflection takes it out before the decomposition, so that it
+    `lowest` is its mode of frequency zero up to scale. A reflection removes it before the decomposition, so that it
     stays exact however uneven the masses are.
     """
     root = np.sqrt(mass)

@@ -1,4 +1,4 @@
-"""graph.json: a graph as a run folder keeps it."""
+"""graph.json: a graph as stored in a run folder."""
 
 import json
 from typing import Any
@@ -9,12 +9,12 @@ from fedfilt._types import Table
 from fedfilt.graph.graph import Graph
 from fedfilt.graph.similarity import clusters
 
-DEVICE_LIMIT = 100_000  # devices of a graph that is read: a file of 30 bytes may say any number
-EDGE_LIMIT = 1_000_000  # links up to which a run folder holds its graph
+DEVICE_LIMIT = 100_000  # most devices of a graph to read: a file of 30 bytes can claim any number
+EDGE_LIMIT = 1_000_000  # most links of a graph to store in a run folder
 
 
 def links_of(graph: Graph) -> Table:
-    """Links with their weights, and clusters, of a graph that was found while a run went on."""
+    """Links with weights, and clusters, of a graph that was found during a run."""
     edges = graph.edges
     weights = np.asarray(graph.adjacency[edges[:, 0], edges[:, 1]]).ravel() if len(edges) else np.ones(0)
     member, modularity = clusters(graph)
@@ -27,7 +27,7 @@ def links_of(graph: Graph) -> Table:
 
 
 def graph_json(graph: Graph) -> str | None:
-    """A graph as a run folder keeps it; None if it is too large for that.
+    """A graph as JSON for a run folder; None if it is too large.
 
     >>> graph_of(json.loads(graph_json(Graph.paper()))).hash == Graph.paper().hash
     True
@@ -47,7 +47,7 @@ def graph_json(graph: Graph) -> str | None:
 
 
 def graph_of(table: Any) -> Graph:
-    """The graph that `graph_json` wrote, parsed; ValueError if it is none. Sizes are checked before memory is taken."""
+    """The graph from parsed JSON of `graph_json`, or ValueError; sizes are checked before memory is allocated."""
     try:
         count, rooms = table["count"], table.get("rooms")
         if type(count) is not int or not 0 < count <= DEVICE_LIMIT:

@@ -1,4 +1,4 @@
-"""Links between devices and people that are alike: by distance, by place, or by what their first updates say."""
+"""Links between similar devices and people: by distance, by place, or by their first updates."""
 
 import csv
 from pathlib import Path
@@ -10,11 +10,11 @@ from fedfilt._reading import csv_text
 from fedfilt._types import Array
 from fedfilt.graph.graph import Graph
 
-MOST_MERGED = 500  # devices that are merged to clusters one by one
+MOST_MERGED = 500  # most devices to merge into clusters one by one
 
 
 def with_links(graph: Graph, links: Array) -> Graph:
-    """The graph with the weights (K, K) added to its links."""
+    """The graph with weights (K, K) added to its links."""
     return Graph.from_adjacency(graph.adjacency.toarray() + links, rooms=graph.rooms, positions=graph.positions)
 
 
@@ -55,9 +55,9 @@ def by_distance(path: Path, rooms: int, k: int) -> Array:
 
 
 def alike(updates: Array) -> Array:
-    """Cosine (K, K) of the devices' early updates after their mean is taken off; negative ones are 0.
+    """Cosines (K, K) between the devices' early updates minus their mean; negative ones become 0.
 
-    It needs no raw data: the server has the updates anyway.
+    No raw data is needed: the server has the updates anyway.
 
     >>> alike(np.array([[1.0, 0.0], [1.0, 0.1], [-2.0, 0.0]])).round(2)[0].tolist()
     [0.0, 1.0, 0.0]
@@ -72,17 +72,17 @@ def alike(updates: Array) -> Array:
 
 
 def similar_people(graph: Graph, cosine: Array, k: int) -> Array:
-    """Weights (K, K) that link every device with the k most similar devices of other people; either end may choose."""
+    """Weights (K, K) that link each device to the k most similar devices of other people, chosen by either end."""
     others = graph.rooms[:, None] != graph.rooms[None, :]
     return np.where(others & _nearest(np.where(others, cosine, -np.inf), k), cosine, 0.0)
 
 
 def linked_by_updates(updates: Array, k: int) -> Array:
-    """Weights (K, K) that link every device with the k whose updates are most like its own; either end may choose.
+    """Weights (K, K) that link each device to the k with the most similar updates, chosen by either end.
 
-    A weight is the cosine of two updates after the mean of all is taken off; what is not above 0 is no link. Updates
-    that are all the same link all devices with 1. Of two devices, whose updates are opposite without their mean, it is
-    the cosine of the updates themselves. Devices without an update (zeros), and a device alone, have no links.
+    A weight is the cosine between two updates minus the mean of all; without a positive cosine there is no link. If all
+    updates are equal, all devices are linked with weight 1. For two devices, whose updates minus the mean are opposite,
+    it is the cosine of the updates themselves. Devices without an update (zeros), and a single device, have no links.
 
     >>> linked_by_updates(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0], [0.0, 0.0]]), k=1).round(1)[0]
     array([0., 1., 0., 0., 0.])
@@ -102,10 +102,10 @@ def linked_by_updates(updates: Array, k: int) -> Array:
 
 
 def neighbours(halves: Array, most: int = 15) -> int:
-    """The number of neighbours that updates (2, K, B) from two halves of the devices' samples speak for, at least 1.
+    """The best number of neighbours, at least 1, judged by updates (2, K, B) from two halves of the samples.
 
-    The mean update of a device and its k neighbours, both known from one half alone, shall be most like the device's
-    own from the other half. What is noise in one half is none in the other, so it is not fitted.
+    The mean update of a device and its k neighbours, computed from one half, should be closest to the device's own
+    update from the other half. The halves have independent noise, so noise is not fitted.
 
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(rng.standard_normal((3, 50)), 5, axis=0)  # three groups of five
@@ -128,11 +128,11 @@ def neighbours(halves: Array, most: int = 15) -> int:
 
 
 def clusters(graph: Graph) -> tuple[Array, float]:
-    """((K,) the cluster of every device, counted from 0, modularity): groups with many links inside and few between.
+    """((K,) cluster of each device, from 0, modularity): groups with many links inside and few in between.
 
-    Groups are merged one by one as long as that raises the modularity Q, the share of links inside groups less what
-    links drawn at random between devices of the same degrees would have: near 0 there are no groups, from .3 on they
-    are plain. Without links every device is one of its own. Of more than 500 devices, groups are connected components.
+    Groups are merged one by one as long as that raises the modularity Q, the share of links inside groups minus that of
+    random links between devices of the same degrees: near 0 there are no groups, from 0.3 on they are distinct. Without
+    links, every device is its own group. With more than 500 devices, groups are the connected components.
 
     >>> found, modularity = clusters(Graph.from_rooms([0, 0, 0, 1, 1, 1]))
     >>> found.tolist(), modularity
@@ -162,13 +162,13 @@ def clusters(graph: Graph) -> tuple[Array, float]:
 
 
 def reweighted(graph: Graph, cosine: Array) -> Graph:
-    """The same links, each as strong as its ends are alike (and a hundredth at least, so that none is lost)."""
+    """The same links, each weighted by the similarity of its ends (at least 0.01, so that none is lost)."""
     weights = graph.adjacency.toarray() * np.maximum(cosine, 0.01)
     return Graph.from_adjacency(weights, rooms=graph.rooms, positions=graph.positions)
 
 
 def shuffled(graph: Graph, rng: np.random.Generator) -> Graph:
-    """A control: the same links between other devices. The rooms of the devices stay as they are.
+    """A control: the same links between other devices. The devices keep their rooms.
 
     >>> shuffled(Graph.from_rooms([0, 0, 1, 1]), np.random.default_rng(0)).edges.tolist()
     [[0, 3], [1, 2]]
@@ -179,7 +179,7 @@ def shuffled(graph: Graph, rng: np.random.Generator) -> Graph:
 
 
 def _cosines(rows: Array, others: Array | None = None) -> Array:
-    """Cosines between rows, and others if there are any; 0 of rows of zeros."""
+    """Cosines between rows, or between rows and `others`; 0 for rows of zeros."""
     units = [
         one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), np.finfo(float).tiny)
         for one in (rows, rows if others is None else others)
@@ -189,7 +189,7 @@ def _cosines(rows: Array, others: Array | None = None) -> Array:
 
 
 def _nearest(closeness: Array, k: int) -> Array:
-    """(n, n) True for the k closest of every row, and for the rows that chose it."""
+    """(n, n) True for the k closest of each row, and for the rows that chose it."""
     count = len(closeness)
     check_count("graph.k", k)
     apart = np.where(np.eye(count, dtype=bool), -np.inf, closeness)

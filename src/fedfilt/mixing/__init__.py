@@ -1,4 +1,4 @@
-"""Mix the models of all devices with a filter on their graph: the paper's aggregation, weighted by samples.
+"""Mixes the models of all devices with a filter on their graph: the paper's aggregation, weighted by samples.
 
 With N = diag(n_i / mean n) and N^-½ L N^-½ = V Λ Vᵀ the mixing matrix of a response h is
 W = N^-½ V h(Λ) Vᵀ N^½; for the paper's h(λ) = 1 / (1 + μλ) that is W = (N + μL)⁻¹ N. Its rows sum to 1 and it keeps
@@ -18,16 +18,16 @@ from fedfilt._types import Array, Response
 from fedfilt.graph.graph import SPECTRUM_LIMIT, Graph
 from fedfilt.mixing import _solvers
 
-DENSE_LIMIT = 512  # devices up to which the mixing matrix is held: above, a sparse solve costs less
+DENSE_LIMIT = 512  # most devices for which the mixing matrix is stored: above, a sparse solve is cheaper
 
 
 def mix(graph: Any, response: Response, signal: Array, weights: Any = None, out: Array | None = None) -> Array:
     """Filter a (K, B) signal: every row becomes its device's mixture of all rows, W @ signal.
 
-    `graph` is a Graph or what `Graph.of` makes one of; a Graph is prepared once, for all calls with the same weights.
-    `weights` are the devices' sample counts (equal if not given); a device with weight 0 contributes nothing, but
-    relays and receives. The result has the dtype of the signal, float32 or float64; `out` (which may be the signal
-    itself) saves memory. On large graphs sparse solves and series are accurate to about 1e-6 (float32).
+    `graph` is a Graph or anything `Graph.of` accepts; a Graph is prepared once for all calls with the same weights.
+    `weights` are the devices' sample counts (by default equal); a device with weight 0 contributes nothing, but relays
+    and receives. The result has the dtype of the signal, float32 or float64; `out` (which may be the signal itself)
+    saves memory. On large graphs, sparse solves and series are accurate to about 1e-6 (float32).
 
     >>> from fedfilt.filters import Tikhonov
     >>> graph = Graph.from_edges(2, [(0, 1)])
@@ -42,7 +42,7 @@ def mix(graph: Any, response: Response, signal: Array, weights: Any = None, out:
     elif not isinstance(out, np.ndarray) or out.shape != signal.shape or out.dtype != signal.dtype:
         raise ValueError(f"out must be {signal.dtype} of shape {signal.shape}, got {getattr(out, 'shape', out)!r}")
     elif not out.flags.writeable:
-        raise ValueError("out must be writeable, got an array that is read-only")
+        raise ValueError("out must be writeable, got a read-only array")
     elif out is not signal and np.may_share_memory(out, signal):
         signal = signal.copy()
     _prepared(graph, response, _checked_weights(graph, weights), signal.dtype.type)(signal, out)
@@ -71,7 +71,7 @@ def _by_blocks(apply: _solvers.Apply, signal: Array, out: Array) -> None:
 
 
 def _by_rows(filter: _solvers.Filter, signal: Array, out: Array) -> None:
-    """For a filter that wants the numbers of a row side by side."""
+    """For a filter that needs the numbers of a row side by side."""
     given = signal if _side_by_side(signal) else np.ascontiguousarray(signal)
     taken = out if _side_by_side(out) else np.empty(out.shape, out.dtype)
     filter(given, taken)
@@ -85,7 +85,7 @@ def _side_by_side(array: Array) -> bool:
 
 
 def _tiles(count: int, size: int = 256) -> Iterator[slice]:
-    """Rows in groups small enough that turning a block of them from row order to column order stays in the cache."""
+    """Groups of rows small enough to convert a block from row order to column order within the cache."""
     return (slice(start, start + size) for start in range(0, count, size))
 
 
@@ -105,14 +105,14 @@ def mixing_matrix(graph: Any, response: Response, weights: Any = None) -> Array:
         )
     mass, stiffness = graph.pencil(_checked_weights(graph, weights))
     matrix = np.zeros((graph.count, graph.count))
-    for nodes in graph.members():  # one component at a time: what is not connected stays exactly zero
+    for nodes in graph.members():  # one component at a time: unconnected entries stay exactly zero
         block = stiffness[nodes][:, nodes].toarray()
         matrix[np.ix_(nodes, nodes)] = _solvers.dense_matrix(block, mass[nodes], graph.lowest[nodes], response)
     return matrix
 
 
 class Strength(NamedTuple):
-    """How strongly a filter mixes on a graph, averaged over devices; str() says it in words."""
+    """How strongly a filter mixes on a graph, averaged over devices; str() describes it in words."""
 
     self_weight: float  # share of its own model that a device keeps: mean of W_ii
     neighbours: float  # how many others it learns from: mean of 1 / Σ_j W_ij² - 1
@@ -166,7 +166,7 @@ def _checked_weights(graph: Graph, weights: Any) -> Array:
 
 
 def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> _solvers.Filter:
-    """The filter made ready for this graph and these weights; the last few are kept for the next rounds."""
+    """The filter prepared for this graph and these weights; the last few are cached for the next rounds."""
     parameters, level = getattr(type(response), "__dataclass_params__", None), native.chosen().level
     if parameters is not None and parameters.frozen and parameters.eq:  # equal means the same function for ever
         return _prepare(graph, response, weights.tobytes(), dtype, level)
@@ -178,12 +178,12 @@ def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any, level
     if graph.count <= DENSE_LIMIT:
         exact = mixing_matrix(graph, response, np.frombuffer(weights))
         matrix = exact.astype(dtype)
-        # Rounding must not change what a row sums to: over many rounds models would grow or shrink.
+        # Rounding must not change the sum of a row: over many rounds, models would grow or shrink.
         loss = exact.sum(axis=1) - matrix.sum(axis=1, dtype=np.float64)
         matrix[np.arange(graph.count), matrix.argmax(axis=1)] += loss.astype(dtype)
         if (
             level is not None and dtype is np.float32
-        ):  # unlike BLAS it starts no threads, which stand in the way of training
+        ):  # unlike BLAS, it starts no threads, which would slow down training
             return partial(_by_rows, partial(native.apply, matrix, level=level))
         return partial(_by_matrix, matrix)
     mass, stiffness = graph.pencil(np.frombuffer(weights))
@@ -192,7 +192,7 @@ def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any, level
         return partial(_by_rows, filter)
     method = _solvers.sparse_method(graph, mass, stiffness, response, dtype)
 
-    # The lowest mode of a component (its weighted mean) passes with gain h(0). Taking it out first keeps it exact where
+    # The lowest mode of a component (its weighted mean) passes with gain h(0). Removing it first keeps it exact even if
     # the system is nearly singular (large μ): only deviations from it go through the solver.
     sense = _solvers.scaled_sense(graph, mass)
     members = sp.csr_array((sense, (np.arange(graph.count), graph.components)))  # (K, components)

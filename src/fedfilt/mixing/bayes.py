@@ -1,8 +1,8 @@
-"""Empirical Bayes mixing: how much of its own and of others' changes a device takes, from what the changes say.
+"""Empirical Bayes mixing: how much of its own and of others' changes a device takes, estimated from the changes.
 
-Every device fine-tunes the same model on all of its samples and on two halves of them. The halves agree as far as the
-changes are signal; the changes of two devices agree as far as they have something in common. That is a covariance S and
-a noise N, and the best linear guess of every device's signal from all changes is H = S (S + N)⁻¹. Nothing is tuned.
+Every device fine-tunes the same model on all of its samples and on two halves of them. The halves agree as far as
+changes are signal; two devices' changes agree as far as the devices have something in common. This gives a covariance S
+and a noise N, and the best linear estimate of all signals from all changes is H = S (S + N)⁻¹. Nothing is tuned.
 """
 
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ import numpy as np
 from fedfilt._types import Array
 from fedfilt.graph.graph import Graph
 
-LEAST_COSINE = 1e-3  # of two halves: below, or without halves, changes are taken for almost nothing but noise
-LEAST_LENGTH = 1e-6  # of a change: a shorter one is none
-MOST_DEVICES = 5000  # that are mixed at once: time grows with the cube of their number
+LEAST_COSINE = 1e-3  # of two halves: below, or without halves, changes count as almost pure noise
+LEAST_LENGTH = 1e-6  # of a change: shorter ones do not count
+MOST_DEVICES = 5000  # mixed at once: time grows with the cube of their number
 BLOCK = 4096  # columns at a time
 
 
@@ -29,11 +29,11 @@ class Measured(NamedTuple):
 
 
 def measure(changes: Array, first: Array, second: Array, samples: Any, links: Any = None) -> Measured:
-    """What (K, B) changes, those from two halves of the samples, and (K,) numbers of samples say.
+    """Measure (K, B) changes, those from two halves of the samples, and (K,) numbers of samples.
 
     c = Σₖ aₖ·bₖ / Σₖ |aₖ||bₖ|, pooled over devices; r₀ = 2c / (1 + c), as two halves make a whole (Spearman, Brown);
-    rₖ = nₖ / (nₖ + κ) with κ = mean n · (1 - r₀) / r₀: who has few samples has an unreliable change. A device without
-    samples has rₖ = 0; one that sent no halves, zeros, says nothing about c. `links` is a Graph or (K, K) bool.
+    rₖ = nₖ / (nₖ + κ) with κ = mean n · (1 - r₀) / r₀: with few samples, a change is unreliable. A device without
+    samples has rₖ = 0; one without halves (zeros) does not affect c. `links` is a Graph or (K, K) bool.
 
     >>> whole = np.array([[2.0, 0.0], [2.0, 0.1], [0.0, 2.0]])
     >>> found = measure(whole, whole / 2, whole / 3, [10, 10, 10], Graph.from_edges(3, [(0, 1)]))
@@ -54,7 +54,7 @@ def measure(changes: Array, first: Array, second: Array, samples: Any, links: An
 
 
 def mean_cosines(cosines: Array, links: Any, changed: Any = None) -> tuple[float, float]:
-    """(mean of linked devices, mean of the others) of (K, K) cosines; NaN where there is no such pair.
+    """(mean of linked devices, mean of the others) of (K, K) cosines; NaN if there is no such pair.
 
     >>> mean_cosines(np.array([[1.0, 0.5], [0.5, 1.0]]), Graph.from_edges(2, [(0, 1)]))
     (0.5, nan)
@@ -72,7 +72,7 @@ def mean_cosines(cosines: Array, links: Any, changed: Any = None) -> tuple[float
 def empirical_bayes(
     changes: Array, first: Array, second: Array, samples: Any, links: Any = None, balanced: bool = False
 ) -> tuple[Array, Measured]:
-    """((K, K) H, what was measured): the personal change of device k is Σⱼ Hₖⱼ dⱼ, of the changes dⱼ of all devices.
+    """((K, K) H, what was measured): the personal change of device k is Σⱼ Hₖⱼ dⱼ, with the changes dⱼ of all devices.
 
     With changes of unit length, S has the cosines between devices, and the reliabilities rₖ on its diagonal, made
     positive semidefinite; N = diag(1 - rₖ). H = S (S + N)⁻¹ is the balanced reading, which shrinks a change towards 0,
@@ -82,8 +82,8 @@ def empirical_bayes(
     With `links`, a Graph or (K, K) bool, S has two numbers off its diagonal: the mean cosine of linked devices and that
     of the others. On a regular graph that is a graph filter, measured instead of chosen.
 
-    Always finite: devices that did not change, or have no samples, take from nobody and give nothing; one device alone
-    keeps its change (balanced: r times its change); cosines may be negative, S singular, the graph empty or complete.
+    The result is always finite: devices without changes or samples take and give nothing; a single device keeps its
+    change (balanced: r times its change); cosines may be negative, S singular, the graph empty or complete.
 
     >>> ones = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> mixed, found = empirical_bayes(ones, ones, ones, [5, 5])  # nothing in common, no noise
@@ -95,7 +95,7 @@ def empirical_bayes(
     r, length = found.reliability, np.maximum(_lengths(changes), LEAST_LENGTH)
     s = found.cosines.copy()
     if links is not None:
-        means = np.nan_to_num([found.unlinked, found.linked])  # no such pair: no such place either
+        means = np.nan_to_num([found.unlinked, found.linked])  # without such a pair, the value is not used
         s = means[_linked(links, len(s)).astype(int)]
     changed = length > LEAST_LENGTH
     s = np.where(np.outer(changed, changed), s, 0.0)
@@ -122,13 +122,13 @@ def _checked(changes: Any, first: Any, second: Any, samples: Any) -> tuple[Array
     arrays = [np.asarray(one) for one in (changes, first, second)]
     for name, array in zip(("changes", "first", "second"), arrays, strict=True):
         if array.ndim != 2 or array.shape != arrays[0].shape or not len(array):
-            raise ValueError(f"{name} must be (K, B), the same for all three and K at least 1, got {array.shape}")
+            raise ValueError(f"{name} must have shape (K, B), the same for all three with K >= 1, got {array.shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"{name} must be finite, got NaN or infinity")
     if len(n) > MOST_DEVICES:
         raise ValueError(f"empirical Bayes mixes at most {MOST_DEVICES} devices at once, got {len(n)}")
     if n.shape != (len(arrays[0]),) or not np.isfinite(n).all() or (n < 0).any():
-        raise ValueError(f"samples must be {len(arrays[0])} numbers from 0, got {samples!r}")
+        raise ValueError(f"samples must be {len(arrays[0])} numbers >= 0, got {samples!r}")
     return arrays[0], arrays[1], arrays[2], n
 
 
@@ -153,7 +153,7 @@ def _cosines(changes: Array) -> Array:
 
 
 def _linked(links: Any, count: int) -> Array:
-    """(K, K) bool: who is linked to whom."""
+    """(K, K) bool: which devices are linked."""
     near = (links.adjacency != 0).toarray() if isinstance(links, Graph) else np.asarray(links, bool)
     if near.shape != (count, count) or (near != near.T).any() or near.diagonal().any():
         raise ValueError(f"links must be a graph of {count} devices, symmetric and without loops, got {near.shape}")

@@ -1,7 +1,7 @@
-"""What links say about the changes of devices: are linked devices alike, and does one foretell what another learns?
+"""What links say about the changes of devices: are linked devices alike, and does one predict what another learns?
 
-Every device has changed the same model on two halves of its samples. What is noise in one half is none in the other, so
-links that were found in one half are judged on the other, and against the same links between other devices.
+Every device has changed the same model on two halves of its samples. The halves have independent noise, so links found
+in one half are judged on the other, and compared with the same links between other devices.
 """
 
 from typing import Any, NamedTuple
@@ -11,33 +11,46 @@ import numpy as np
 from fedfilt._types import Array
 from fedfilt.graph.similarity import alike
 
-SHUFFLES = 999  # of the links: the smallest chance that can be told is 1 / 1000
+SHUFFLES = 999  # of the links: the smallest measurable probability is 1 / 1000
 DRAWS = 200  # of the devices, with replacement
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)  # of the others' mean beside a device's own
+WEIGHTS = (
+    0.0,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.7,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+)  # of the others' mean, relative to a device's own change
 BLOCK = 4096  # columns at a time
 
 
 class Links(NamedTuple):
-    """What links say about changes that they were not found from."""
+    """What links say about changes they were not found from."""
 
-    links: int  # how many there are
+    links: int  # their number
     linked: float  # mean cosine of the changes of linked devices
     unlinked: float  # of the others
     chance: float  # how often links between shuffled devices would have as large a difference
     own: Array  # (K,) cosine of a device's change from one half with that from the other
-    neighbours: Array  # (K,) the same where the mean of its neighbours' is added to the one, with the best weight
-    everyone: Array  # (K,) the same with the mean of all others
+    neighbours: Array  # (K,) the same after adding the mean of its neighbours, with the best weight
+    everyone: Array  # (K,) the same after adding the mean of all others
     weight: float  # of the neighbours' mean
-    sure: float  # share of draws of devices in which linked ones are more alike and neighbours say more than everyone
+    sure: float  # share of resamples in which linked devices are more alike and neighbours predict more than everyone
 
     @property
     def more(self) -> float:
-        """How much more neighbours say about a device's other half than everyone, or the device alone."""
+        """How much better neighbours predict a device's other half than everyone, or the device alone."""
         return float(self.neighbours.mean() - max(self.everyone.mean(), self.own.mean()))
 
 
 def nearest_links(changes: Array, k: int) -> Array:
-    """(K, K) bool: every device and the k others whose changes are most like its own, after the mean is taken off.
+    """(K, K) bool: links from each device to the k others with the most similar changes, minus the mean.
 
     >>> nearest_links(np.array([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]), 1)[0].tolist()
     [False, True, False, False]
@@ -52,11 +65,11 @@ def nearest_links(changes: Array, k: int) -> Array:
 def judged(first: Array, second: Array, known: tuple[Array, Array], rng: np.random.Generator) -> Links:
     """Judge links by the changes (K, B) from two halves of the devices' samples.
 
-    `known` are the links (K, K) that are judged on the second half, and those on the first: links that were found in a
-    half are judged on the other; links that were given are both. There must be a link and a pair without one.
+    `known` are the links (K, K) to judge on the second half, and those to judge on the first: links found in one half
+    are judged on the other; given links are the same for both. There must be at least one link and one unlinked pair.
 
-    chance = (1 + shuffles with as large a difference) / (1 + shuffles), where a shuffle gives the links to other
-    devices. Devices that did not change say nothing.
+    chance = (1 + shuffles with as large a difference) / (1 + shuffles), where a shuffle moves the links to other
+    devices. Devices without changes do not count.
 
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(rng.standard_normal((4, 200)), 5, axis=0)
@@ -94,10 +107,10 @@ def judged(first: Array, second: Array, known: tuple[Array, Array], rng: np.rand
 
 
 def by_labels(cosines: Array, labels: Array) -> float:
-    """How far likeness is likeness of labels: over pairs of devices, the correlation of cosines of changes and labels.
+    """How far similarity is due to labels: the correlation, over pairs, between cosines of changes and of labels.
 
-    `cosines` (K, K) are those between changes; rows (K, C) tell the labels, and their mean is taken off. It is 0 where
-    either says nothing.
+    `cosines` (K, K) are between changes; `labels` are rows (K, C), whose mean is subtracted. The result is 0 if either
+    is constant.
 
     >>> labels = np.eye(3)[[0, 0, 1, 1, 2]]
     >>> round(by_labels(labels @ labels.T, labels), 2)
@@ -126,7 +139,7 @@ def _products(one: Array, other: Array) -> Array:
 
 
 def _means(cosines: Array, links: Array, apart: Array, order: Array) -> tuple[float, float]:
-    """Mean cosines of linked pairs and of the others, where the links go to other devices."""
+    """Mean cosines of linked pairs and of the others, with the links moved to other devices."""
     one, other = np.nonzero(links)
     among = apart[order[one], order[other]]
     linked = cosines[order[one], order[other]][among]
@@ -137,9 +150,9 @@ def _means(cosines: Array, links: Array, apart: Array, order: Array) -> tuple[fl
 
 
 def _foretold(same: Array, across: Array, links: Array) -> Array:
-    """(weights, K) cosine of every device's row of one half with its own of the other plus a weight times its links'.
+    """(weights, K) cosine of each device's row in one half with that in the other plus a weight times its neighbours'.
 
-    `same` are products of rows of the half that foretells, `across` those with the half that is foretold.
+    `same` are products of rows of the predicting half, `across` those with the predicted half.
     """
     mean = links / np.maximum(links.sum(axis=1, keepdims=True), 1)
     from_others, overlap = mean @ across, np.einsum("ij,ij->i", mean, same)
@@ -152,7 +165,7 @@ def _foretold(same: Array, across: Array, links: Array) -> Array:
 
 
 def _holds(seen: Any, apart: Array, more: Array, rng: np.random.Generator) -> bool:
-    """Whether a draw of devices, with replacement, says that linked ones are more alike and neighbours say more."""
+    """Whether linked devices are more alike and neighbours predict more in a resample of devices."""
     drawn = np.bincount(rng.integers(len(more), size=len(more)), minlength=len(more))
     pairs, gaps = np.outer(drawn, drawn) * apart, []
     for cosines, links in seen:

@@ -1,4 +1,4 @@
-"""Models, one per file: they say what their layers are for an input shape and a number of classes."""
+"""Models, one per file: each lists its layers for an input shape and a number of classes."""
 
 from typing import TYPE_CHECKING
 

@@ -6,7 +6,7 @@ from fedfilt.training.description import Convolution, Dense, Flatten, Layer, Poo
 
 @dataclass(frozen=True)
 class Motifs:
-    """For windows (channels, time): a 1-D CNN that asks which short motions occurred, wherever in the window.
+    """For windows (channels, time): a 1-D CNN that detects short motions anywhere in the window.
 
     `filters` convolutions of `kernel` samples, ReLU, the maximum over the whole window, then one linear layer. With
     `latent` channels > 0 an encoder of that size comes first: a convolution, ReLU and pooling by 4.

@@ -1,7 +1,7 @@
 """The optional C++ core: training, testing, deciding and filtering, close to the limit of the CPU.
 
-torch and SciPy define what is computed and do it wherever the core cannot. FEDFILT_NATIVE = off, baseline, avx2, avx512
-or neon forces a level; without it the best one that the CPU has is taken.
+torch and SciPy define the results, and compute them wherever the core cannot. FEDFILT_NATIVE = off, baseline, avx2,
+avx512 or neon forces a level; by default the best level of the CPU is used.
 """
 
 import ctypes
@@ -111,7 +111,7 @@ class Factor(ctypes.Structure):
 
 
 class Choice(NamedTuple):
-    """Which level does the work and why; level is None where torch and SciPy do it."""
+    """Which level does the work, and why; `level` is None if torch and SciPy do it."""
 
     level: str | None
     why: str
@@ -119,7 +119,7 @@ class Choice(NamedTuple):
 
 @cache
 def _library() -> ctypes.CDLL | str:
-    """The library, or why there is none."""
+    """The library, or the reason why there is none."""
     path = Path(__file__).with_name("core.so")
     if not path.exists():
         return "not built (no working C++ compiler when fedfilt was installed)"
@@ -182,7 +182,7 @@ def test(network: Network, row: Array, samples: Samples, level: str) -> tuple[Ar
 
 
 def predict(network: Network, row: Array, samples: Samples, level: str) -> Array:
-    """(samples, outputs) probabilities, or numbers for the loss mse; labels of the samples are not looked at."""
+    """(samples, outputs) probabilities, or numbers for the loss mse; the samples' labels are ignored."""
     out = np.empty((samples.count, network.outputs), np.float32)
     _call("predict", level, network, _checked(row, network), samples, _at(out))
     return out
@@ -255,7 +255,7 @@ def _labels(network: Network, meant: Array) -> Array:
 
 def _targets(network: Network, meant: Array) -> Array:
     if meant.shape not in ((len(meant), network.outputs), (len(meant),) * (network.outputs == 1)):
-        raise ValueError(f"targets must be {network.outputs} numbers a sample, got shape {meant.shape}")
+        raise ValueError(f"targets must be {network.outputs} numbers per sample, got shape {meant.shape}")
     low, high = (0, 1) if LOSSES[network.loss] == "bce" else (-np.inf, np.inf)
     if not (np.isfinite(meant) & (meant >= low) & (meant <= high)).all():
         raise ValueError(

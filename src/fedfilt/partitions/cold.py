@@ -12,9 +12,9 @@ from fedfilt.partitions.labels import Labels
 
 @dataclass(frozen=True)
 class Cold:
-    """A `share` of the devices, drawn at random, has only `low` to `high` training samples: they are new to the home.
+    """A random `share` of the devices has only `low` to `high` training samples, as if new to the home.
 
-    `partition` deals the samples. A cold device never has more than the others would give it.
+    `partition` deals the samples. A cold device never has more samples than without this.
 
     >>> Cold(share=0.5).draw(np.array([45, 45, 45, 45]), np.random.default_rng(0)).tolist()
     [4, 45, 2, 45]
@@ -31,7 +31,7 @@ class Cold:
         check_count("partition.high", self.high, low=max(self.low, 1))
 
     def draw(self, numbers: Array, rng: np.random.Generator) -> Array:
-        """(K,) training samples of every device, of what they would have otherwise."""
+        """(K,) training samples of every device, given the numbers they would have otherwise."""
         count = round(self.share * len(numbers))
         chosen = np.sort(rng.permutation(len(numbers))[:count])
         few = numbers.copy()

@@ -10,7 +10,7 @@ from fedfilt.data.samples import FederatedData, Samples
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """The shares of labels of every device are drawn from a Dirichlet distribution: small alpha, unlike devices.
+    """Every device's label shares are drawn from a Dirichlet distribution: a small alpha makes devices differ.
 
     >>> Dirichlet(alpha=0.5).draw(count=3, classes=10, rng=np.random.default_rng(0)).sum(axis=1).round(6).tolist()
     [1.0, 1.0, 1.0]

@@ -12,7 +12,7 @@ from fedfilt.data.samples import FederatedData, Samples
 class Labels:
     """Every device has `per_device` random labels in equal parts: the paper's MNIST_2, MNIST_4, MNIST_10 and Setup 2.
 
-    Every label is held by somebody unless cover=False.
+    Every label is held by some device unless cover=False.
 
     >>> Labels(per_device=4).draw(count=20, classes=10, rng=np.random.default_rng(0)).sum(axis=1).tolist() == [4] * 20
     True

@@ -10,9 +10,9 @@ from fedfilt.data.samples import FederatedData, Samples
 
 @dataclass(frozen=True)
 class RoomLabels:
-    """Devices of a room share `shared` of their `per_device` labels: the paper's Setup 1 (3 of 4).
+    """Devices in the same room share `shared` of their `per_device` labels: the paper's Setup 1 (3 of 4).
 
-    Every label is held by somebody unless cover=False.
+    Every label is held by some device unless cover=False.
 
     >>> held = RoomLabels().draw(rooms=np.repeat([0, 1], 5), classes=10, rng=np.random.default_rng(0))
     >>> int((held[:5].sum(axis=0) == 5).sum()) >= 3

@@ -12,10 +12,10 @@ from fedfilt.partitions.uniform import Uniform
 
 @dataclass(frozen=True)
 class Rotated:
-    """Pictures of the r-th room, from 0, are turned by r times `degrees`, a multiple of 90: rooms differ in inputs.
+    """Pictures in the r-th room, from 0, are turned by r times `degrees`, a multiple of 90: rooms differ in inputs.
 
-    `partition` deals the samples; with room_labels, rooms differ in both. The global test has as many pictures of every
-    room's kind. Without rooms in the graph nothing is turned.
+    `partition` deals the samples; with room_labels, rooms differ in both. The global test has equally many pictures
+    turned like each room's. Without rooms in the graph, nothing is turned.
 
     >>> Rotated().turned(np.array([[[[1, 2], [3, 4]]]]), room=1).tolist()
     [[[[2, 4], [1, 3]]]]
@@ -29,7 +29,7 @@ class Rotated:
             raise ValueError(f"partition.degrees must be a multiple of 90, got {self.degrees}")
 
     def turned(self, pictures: Array, room: int) -> Array:
-        """Pictures (n, channels, height, width) as the room of this number has them."""
+        """Pictures (n, channels, height, width) as seen by the room with this number."""
         return np.rot90(pictures, room * self.degrees // 90 % 4, axes=(2, 3))
 
     def __call__(self, samples: Samples, rooms: Array, sizes: Sizes, rng: np.random.Generator) -> FederatedData:

@@ -14,8 +14,8 @@ from fedfilt.partitions.labels import Labels
 class Unequal:
     """Unequal numbers of training samples, log-normal: samples.train · exp(`spread` · z) with z standard normal.
 
-    So samples.train is the median. Nobody has fewer than `least` (unless samples.train is less) or more than `most`
-    times samples.train. `partition` deals the samples.
+    So samples.train is the median. No device has fewer than `least` (unless samples.train is smaller) or more than
+    `most` times samples.train. `partition` deals the samples.
 
     >>> Unequal().draw(np.full(6, 45), np.random.default_rng(0)).tolist()
     [51, 39, 85, 50, 26, 65]
@@ -32,7 +32,7 @@ class Unequal:
         check_number("partition.most", self.most, low=1)
 
     def draw(self, numbers: Array, rng: np.random.Generator) -> Array:
-        """(K,) training samples of every device, of what they would have otherwise."""
+        """(K,) training samples of every device, given the numbers they would have otherwise."""
         drawn = np.rint(numbers * np.exp(self.spread * rng.standard_normal(len(numbers))))
         found: Array = np.clip(drawn, np.minimum(self.least, numbers), self.most * numbers).astype(np.int64)
         return found

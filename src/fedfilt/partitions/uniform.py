@@ -9,7 +9,7 @@ from fedfilt.data.samples import FederatedData, Samples
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every device has a random part of all samples, whatever their targets; no training sample is dealt twice.
+    """Every device gets a random part of all samples, regardless of targets; no training sample is dealt twice.
 
     >>> Uniform()
     Uniform()
@@ -21,7 +21,7 @@ class Uniform:
         asked = len(tests) if sizes.local_test == WHOLE else int(sizes.local_test)
         for key, number, held in (("train", int(numbers.sum()), len(pool)), ("local_test", asked, len(tests))):
             if number > held:
-                raise ValueError(f"samples.{key} asks for {number} samples, {samples.name} has {held}; ask for fewer")
+                raise ValueError(f"samples.{key} asks for {number} samples, but {samples.name} has {held}; use fewer")
         train = tuple(np.split(pool[: numbers.sum()], np.cumsum(numbers)[:-1]))
         local = tuple(np.sort(rng.choice(tests, asked, replace=False)) for _ in rooms)
         test = draw_global_test(samples, sizes, rng)

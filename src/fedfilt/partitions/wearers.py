@@ -10,9 +10,9 @@ from fedfilt.data.samples import FederatedData, Samples
 
 @dataclass(frozen=True)
 class Wearers:
-    """Every device has what it recorded itself: at most `samples.train` windows, all labels in their parts.
+    """Every device has its own recordings: at most `samples.train` windows, with labels in their proportions.
 
-    `unseen` people (drawn) take no part: their tests are the global test. Otherwise that is everybody's tests.
+    `unseen` randomly drawn people do not take part: their tests form the global test. Without them, it is all tests.
 
     >>> Wearers(unseen=2)
     Wearers(unseen=2)
@@ -28,7 +28,9 @@ class Wearers:
             raise ValueError(f"partition wearers needs recordings of devices, such as watch; got {samples.name}")
         people = np.unique(samples.writers)
         if self.unseen >= len(people):
-            raise ValueError(f"partition.unseen must leave people of {samples.name} ({len(people)}), got {self.unseen}")
+            raise ValueError(
+                f"partition.unseen must be less than {len(people)}, the people of {samples.name}, got {self.unseen}"
+            )
         strangers = np.isin(samples.writers, rng.permutation(people)[: self.unseen])
         devices = np.unique(samples.devices[~strangers])
         if len(devices) != len(rooms):
@@ -67,7 +69,7 @@ class Wearers:
 
 
 def _draw(samples: Samples, pool: Array, number: int | None, rng: np.random.Generator) -> Array:
-    """Up to `number` samples of the pool, in the order of time, all labels in their parts."""
+    """Up to `number` samples of the pool, in order of time, with labels in their proportions."""
     rows = np.flatnonzero(pool)
     if number is None or number >= len(rows):
         return rows

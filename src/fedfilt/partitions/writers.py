@@ -10,9 +10,9 @@ from fedfilt.data.samples import FederatedData, Samples
 
 @dataclass(frozen=True)
 class Writers:
-    """Every device has the digits of `per_device` people whom no other device has; its local test is theirs too.
+    """Every device has the digits of `per_device` people that no other device has, also in its local test.
 
-    With similar_rooms the people of a room write alike (their mean digits are near); the global test is by others.
+    With similar_rooms, the people in a room write alike (their mean digits are close); the global test is by others.
 
     >>> Writers(per_device=1, similar_rooms=False)
     Writers(per_device=1, similar_rooms=False)
@@ -29,7 +29,7 @@ class Writers:
             raise ValueError(f"partition writers needs data with writers, such as mnist_writers; got {samples.name}")
         if self.similar_rooms and not samples.labelled:
             raise ValueError(
-                f"partition.similar_rooms compares labels, and samples of {samples.name} have none: say false"
+                f"partition.similar_rooms compares labels, but samples of {samples.name} have none: set it to false"
             )
         pool = np.flatnonzero(~samples.test)
         people, number = np.unique(samples.writers[pool], return_counts=True)
@@ -56,7 +56,7 @@ class Writers:
         return FederatedData(samples.name, samples.x, samples.y, samples.classes, tuple(train), tuple(local), test)
 
     def _grouped(self, samples: Samples, pool: Array, people: Array, rooms: Array) -> Array:
-        """People in an order that puts similar ones into one room: each room takes a person and the nearest left."""
+        """People in an order that puts similar ones into a room: each room takes a person and the nearest others."""
         pictures = samples.x[pool].reshape(len(pool), -1).astype(np.float32)
         style = np.zeros((len(people), pictures.shape[1]), np.float32)
         for label in range(samples.classes):

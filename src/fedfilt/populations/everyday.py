@@ -18,7 +18,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Everyday:
-    """Smartwatches, phones, tablets, laptops and TVs in turn: round figures; measure yours with `fedfilt profile`.
+    """Smartwatches, phones, tablets, laptops and TVs in turn, in round figures; measure yours with `fedfilt profile`.
 
     >>> Everyday().draw(np.full(5, 450), 212008, np.random.default_rng(0)).kinds
     ('smartwatch', 'phone', 'tablet', 'laptop', 'tv')
@@ -37,7 +37,7 @@ class Everyday:
         check_number("bandwidth_hz", self.bandwidth_hz, low=0, above=True)
 
     def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
-        """The hardware of devices that hold so many samples."""
+        """The hardware of devices that hold these numbers of samples."""
         names = self.kinds.split()
         kinds = tuple(names[i % len(names)] for i in range(len(samples)))
         cycles, clock, power, limit = np.array([PROFILES[kind] for kind in kinds]).T

@@ -13,9 +13,9 @@ from fedfilt.system.radio import NOISE_DBM_PER_HZ, watts
 
 @dataclass(frozen=True)
 class Measured:
-    """Real devices from a CSV table as `fedfilt profile` prints it: device,seconds_per_sample,bits_per_second.
+    """Real devices from a CSV table in the format of `fedfilt profile`: device,seconds_per_sample,bits_per_second.
 
-    Optional columns: clock_hz, transmit_watts, energy_limit (joules a round). One line per device, in order.
+    Optional columns: clock_hz, transmit_watts, energy_limit (joules per round). One line per device, in order.
 
     >>> Measured("home.csv")
     Measured(table='home.csv', variability=0.0, error=0.0)
@@ -28,11 +28,11 @@ class Measured:
     def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
         """The hardware of the devices in the table."""
         if not self.table:
-            raise ValueError("devices.table must name a CSV file as `fedfilt profile` prints it")
+            raise ValueError("devices.table must name a CSV file in the format of `fedfilt profile`, got none")
         with csv_text(Path(self.table)) as file:
             rows = list(csv.DictReader(file))
         if len(rows) != len(samples):
-            raise ValueError(f"{self.table} must have a line per device, {len(samples)}, got {len(rows)}")
+            raise ValueError(f"{self.table} must have {len(samples)} lines, one per device, got {len(rows)}")
 
         def column(name: str, default: float | None = None) -> Array:
             values = []

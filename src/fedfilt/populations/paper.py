@@ -20,7 +20,7 @@ class Paper:
 
     path_loss_db: float = 0.0
     bandwidth_hz: float = 20e6  # of all devices together
-    energy_limit: float = np.inf  # joules a round
+    energy_limit: float = np.inf  # joules per round
     variability: float = 0.0
     error: float = 0.0
 
@@ -31,7 +31,7 @@ class Paper:
             raise ValueError(f"energy_limit must be > 0, got {self.energy_limit!r}")
 
     def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
-        """The hardware of devices that hold so many samples."""
+        """The hardware of devices that hold these numbers of samples."""
         count = len(samples)
         return Hardware(
             samples=np.asarray(samples),

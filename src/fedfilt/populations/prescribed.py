@@ -10,7 +10,7 @@ from fedfilt.system.hardware import Hardware, heterogeneity
 
 @dataclass(frozen=True)
 class Prescribed:
-    """Devices of a prescribed heterogeneity H and slowest/fastest ratio, exactly, doing all (3 epochs, all data).
+    """Devices with an exactly prescribed heterogeneity H and slowest/fastest ratio at full work (3 epochs, all data).
 
     τ_i = m (1 + (ratio - 1) u_i^γ), u_i = i / (K - 1), with γ found for H; every device sends in share · m and computes
     the rest.
@@ -37,7 +37,7 @@ class Prescribed:
         check_number("send_share", self.send_share, low=0, high=0.99, above=True)
 
     def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
-        """The hardware; which device is how fast is drawn, the speeds themselves are not."""
+        """The hardware: the speeds are fixed, and it is drawn at random which device has which."""
         count = len(samples)
         place = np.arange(count) / max(count - 1, 1)
 

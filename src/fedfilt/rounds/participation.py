@@ -76,7 +76,7 @@ class Participation:
         return taken
 
     def script(self, timeline: Timeline | None, count: int) -> Script | None:
-        """Rounds with the events of a timeline, or without any, among the devices that are drawn of so many."""
+        """Rounds among devices drawn from `count`, with the events of a timeline or without any."""
         if self.minimum > count:
             raise ValueError(
                 f"participation.minimum must be at most the number of devices, {count}, got {self.minimum}"

@@ -7,7 +7,7 @@ from fedfilt.system.orders import Plan, Schedule
 
 @dataclass(frozen=True)
 class Everything:
-    """The same for every device and no deadline: epochs on all its data (or a fraction), the whole update (or a share).
+    """The same work for every device, without a deadline: epochs on all data or a fraction, the full update or a share.
 
     >>> import numpy as np
     >>> from fedfilt.populations import Paper

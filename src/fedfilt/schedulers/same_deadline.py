@@ -14,11 +14,11 @@ from fedfilt.system.planning import RULES, Demands, Optimum, deadline, solve_dem
 class SameDeadline:
     """Every device does as much as it can by a common deadline: problem P'', solved exactly in `system/planning.py`.
 
-    `equality` demands that every device ends exactly at the deadline, as C1 of the paper is printed; a device that
-    cannot (no whole number of epochs, all it may do, or its battery ends before) does as much as it can by it, as
-    without. `bandwidth` "optimal" splits the band so that the least work ends earliest, instead of equally;
-    `slow_clocks` lets devices that would idle compute more slowly, for fewer joules; `exponent` < 1 makes the utility
-    concave.
+    `equality` requires every device to finish exactly at the deadline, as in the paper's printed C1; a device that
+    cannot (no whole number of epochs fits, it already does all it may, or its battery is too weak) does as much as it
+    can by then, as without `equality`. `bandwidth` "optimal" splits the band so that the least work ends earliest,
+    instead of equally; `slow_clocks` lets devices that would idle compute more slowly, for fewer joules; `exponent` < 1
+    makes the utility concave.
 
     >>> from fedfilt.populations import Prescribed
     >>> devices = Prescribed(0.31, 1.92).draw(np.full(20, 450), 212024, np.random.default_rng(0))
@@ -53,7 +53,7 @@ class SameDeadline:
         if self.bandwidth == "optimal":
             anew = self._shared_out(hardware, update_bytes, working & demands.affordable)
             better, sooner = self._bounds(anew, update_bytes, working)
-            # A narrower band takes more joules to send in: where a battery cannot afford that, the split stays equal
+            # Sending in a narrower band takes more joules: if a battery cannot afford that, the split stays equal
             if (better.affordable | ~demands.affordable).all() and sooner <= end:
                 hardware, demands, end = anew, better, sooner
         plans = self._solved(demands, end)
@@ -84,7 +84,7 @@ class SameDeadline:
         )
 
     def _solved(self, demands: Demands, end: float) -> Optimum:
-        """The optimum by the deadline; with `equality` at it, where a device can end there."""
+        """The optimum by the deadline; with `equality`, exactly at it for devices that can."""
         within = solve_demands(demands, end)
         if not self.equality:
             return within
@@ -92,7 +92,7 @@ class SameDeadline:
         return Optimum(*(np.where(exact.epochs > 0, *pair) for pair in zip(exact, within, strict=True)))
 
     def _bounds(self, hardware: Hardware, update_bytes: int, working: Array) -> tuple[Demands, float]:
-        """What the devices ask for, and the deadline that follows."""
+        """The devices' demands, and the deadline that follows."""
         demands = self._demands(
             hardware.compute_seconds(),
             hardware.send_seconds(update_bytes),
@@ -113,9 +113,9 @@ class SameDeadline:
         return Demands.of(compute, send, compute_joules, send_joules, limit, *bounds)
 
     def _shared_out(self, hardware: Hardware, update_bytes: int, taking_part: Array) -> Hardware:
-        """The whole bandwidth split anew so that everybody's least work ends together, and earliest."""
+        """Split the whole bandwidth so that all devices finish their least work together, as early as possible."""
         if not hardware.shared_band:
-            raise ValueError("bandwidth = 'optimal' needs devices that share a band; these have links of their own")
+            raise ValueError("bandwidth = 'optimal' needs devices that share a band; these have separate links")
         least = self.epochs[0] * self.data_fraction_min * hardware.compute_seconds()
         bits = 8 * self.density_min * update_bytes / np.broadcast_to(hardware.rate_factor, hardware.count)
         band = hardware.bandwidth_hz.copy()

@@ -1,4 +1,4 @@
-"""Where a device's readings come from, one per file. A new file in this folder is a new source, usable by its name."""
+"""Where a device's readings come from, one per file. A new file in this folder is a new source, available by name."""
 
 from typing import TYPE_CHECKING
 

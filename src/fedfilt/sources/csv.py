@@ -23,7 +23,7 @@ LONGEST = 1 << 16  # bytes of a line
 class Csv:
     """A CSV file that another program appends to: a column of times, and the channels. It may be rotated or emptied.
 
-    A line counts once it has ended. What is in the file at the start is passed over, unless the `whole` is wanted.
+    A line counts once it is complete. What is in the file at the start is skipped, unless `whole` is set.
 
     >>> Csv(file="now.csv")
     Csv(file='now.csv', time='time', whole=False)
@@ -41,7 +41,7 @@ class Csv:
                 with open(self.file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                     yield from self._rows(file, making, complaints, stop, whole)
             except (OSError, ValueError, csv.Error) as error:
-                complaints("file", "it cannot be read: %s", getattr(error, "strerror", None) or error)
+                complaints("file", "the file cannot be read: %s", getattr(error, "strerror", None) or error)
             whole = True  # a file that comes later is new
             stop.wait(PAUSE)
 
@@ -67,7 +67,7 @@ class Csv:
                 time, *values = (cells[i] for i in at)
                 yield Reading(seconds(time), np.array([float(text or "nan") for text in values]))
             except ValueError as error:
-                complaints("line", "lines that cannot be read are passed over: %s", error)
+                complaints("line", "lines that cannot be read are skipped: %s", error)
 
 
 def _lines(path: Path, file: IO[bytes], stop: threading.Event) -> Iterator[str]:

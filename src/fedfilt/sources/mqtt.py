@@ -25,13 +25,13 @@ MISSING = object()  # what a message says under a key that it has not
 
 @dataclass(frozen=True)
 class Mqtt:
-    """Messages on topics: a sample each, or a list of them (JSON or CBOR), or the state of one sensor each.
+    """Messages on topics: each a sample, a list of samples (JSON or CBOR), or the state of one sensor.
 
-    With a `topic`, `channels` are keys in its messages, inner ones as in acceleration.x; by default they are the
-    experiment's channels. Without, each channel is TOPIC, for messages that are a value, or TOPIC#key. A sample of a
-    topic that has all channels is a reading, and what it lacks is NaN. From several topics, a reading is complete when
-    all channels have come; if one comes again before that, those that are missing are NaN. Sensors that speak only when
-    something changes need `every`: so many seconds apart, a reading has the newest value of each.
+    With a `topic`, `channels` are keys in its messages, nested ones as in acceleration.x; the default is the
+    experiment's channels. Without a topic, each channel is TOPIC, for messages that are a value, or TOPIC#key. A sample
+    from a topic that has all channels is a reading, with NaN for missing values. From several topics, a reading is
+    complete when all channels have arrived; if one arrives again before that, the missing ones are NaN. Sensors that
+    report only changes need `every`: at this interval in seconds, a reading has the newest value of each channel.
 
     >>> Mqtt(topic="zigbee2mqtt/hall", channels=("occupancy", "illuminance"), every=1.0).places(())
     [('zigbee2mqtt/hall', 'occupancy'), ('zigbee2mqtt/hall', 'illuminance')]
@@ -39,9 +39,9 @@ class Mqtt:
 
     topic: str = ""
     channels: tuple[str, ...] = ()
-    time: str = "time"  # key of the time in a message; without it, a message is of the time when it comes
-    every: float = 0.0  # seconds; 0: when messages come
-    hold: float = 3600.0  # seconds for which a value counts, with `every`
+    time: str = "time"  # key of the time in a message; without it, the time of arrival counts
+    every: float = 0.0  # seconds; 0: when messages arrive
+    hold: float = 3600.0  # seconds that a value stays valid, with `every`
     format: str = "json"  # or cbor, which needs cbor2
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Mqtt:
         check_number("every", self.every, low=0)
         check_number("hold", self.hold, low=0)
         if not self.topic and not self.channels:
-            raise ValueError("mqtt needs a topic, or channels that name theirs")
+            raise ValueError("mqtt needs a topic, or channels that name their topics")
         for topic, _ in self.places(("",)):
             if not topic or "+" in topic or "#" in topic:
                 raise ValueError(f"a channel must have a topic without + and #, got {topic!r}")
@@ -82,7 +82,7 @@ class Mqtt:
             bus.unsubscribe(take)
 
     def _held(self, inbox: Inbox, decode: "_Decoder", clock: Clock, stop: threading.Event) -> Iterator[Reading]:
-        """A reading every so many seconds, with the newest value of each channel."""
+        """A reading at every interval, with the newest value of each channel."""
         values, since = np.full(decode.count, np.nan), np.full(decode.count, -np.inf)
         due = math.ceil(clock.now() / self.every) * self.every
         while not stop.is_set():
@@ -147,7 +147,7 @@ class _Decoder:
                 if (value := _inner(sample, key)) is not MISSING
             }
             if not found:
-                complaints("keys", "messages on %s have none of the channels; they are dropped", topic)
+                complaints("keys", "messages on %s contain none of the channels; they are dropped", topic)
                 continue
             try:
                 yield _moment(_inner(sample, self._time), came), found

@@ -18,10 +18,10 @@ LATE = 10.0  # seconds, at home, by which a recording may be behind before that 
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording, played as fast as the clock of the home runs: from a time on, or at the times that it carries.
+    """A recording, replayed at the speed of the home's clock: from a time on, or at its own times.
 
-    A CSV or Parquet file as in a device's data folder, or a .npz file with time (n), values (n, channels) and, where it
-    is known, label (n). Readings carry the label along, for whoever wants to compare.
+    A CSV or Parquet file as in a device's data folder, or a .npz file with time (n), values (n, channels) and, if
+    known, label (n). Readings carry the label along for comparison.
 
     >>> Replay(file="monday.csv")
     Replay(file='monday.csv', time='time', label='label', again=False, at='now')

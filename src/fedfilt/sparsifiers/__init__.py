@@ -1,4 +1,4 @@
-"""How an update is cut down to what may be sent, one rule per file."""
+"""How an update is reduced to what may be sent, one rule per file."""
 
 from typing import TYPE_CHECKING
 

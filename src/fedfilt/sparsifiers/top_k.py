@@ -8,9 +8,9 @@ from fedfilt.system.wire import pack, unpack, values_within, wire_size
 
 @dataclass(frozen=True)
 class TopK:
-    """Sends the largest values by magnitude that fit into a share of the dense update's bytes; ties to the lower index.
+    """Sends the values of largest magnitude that fit into a share of the dense update's bytes; ties: lower index first.
 
-    With error feedback what was not sent is kept on the device and added to its next update. `half` sends float16.
+    With error feedback, what was not sent stays on the device and is added to its next update. `half` sends float16.
 
     >>> content, left = TopK()(np.array([3.0, -5.0, 1.0] + [0.0] * 97, np.float32), None, density=0.07)
     >>> unpack(content, 100)[:3].tolist(), left[:3].tolist()
@@ -21,7 +21,7 @@ class TopK:
     half: bool = False
 
     def full_bytes(self, size: int) -> int:
-        """Bytes of a whole update of so many values."""
+        """Bytes of a whole update of `size` values."""
         return wire_size(size, size, self.half)
 
     def __call__(self, update: Array, residual: Array | None, density: float) -> tuple[bytes, Array | None]:

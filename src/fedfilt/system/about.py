@@ -1,4 +1,4 @@
-"""What the edge server and a device must agree on, as short hashes: compared, they say which part differs."""
+"""What the edge server and a device must agree on, as short hashes that show which part differs."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""How full the battery of this machine is, where Linux says so."""
+"""The charge of this machine's battery, where Linux reports it."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ SUPPLIES = Path("/sys/class/power_supply")
 
 
 def battery(folder: Path = SUPPLIES) -> float | None:
-    """The share that is left, of the fullest if there are several; None without a battery.
+    """The remaining charge, of the fullest battery if there are several; None without a battery.
 
-    Those of a mouse or a pen (`scope` Device) do not count.
+    Batteries of a mouse or a pen (`scope` Device) do not count.
     """
     shares = []
     for supply in folder.glob("*"):

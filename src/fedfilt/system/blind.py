@@ -1,27 +1,27 @@
-"""Mixing by a server that cannot look: rows in fixed point, masks that only the devices can draw, whole weights.
+"""Mixing by a blind server: rows in fixed point, masks that only the devices can draw, integer weights.
 
 A device sends g + r modulo 2^64: its row in fixed point plus a mask from a key that all devices share and the server
-never has. Mixing is linear, so the server mixes masked rows, sum_j w_ij (g_j + r_j), with weights that are whole
-numbers. Device i draws the masks r_j of those whose rows are in it and takes sum_j w_ij r_j off; what is left is its
-mixed row, exact in fixed point.
+never has. Mixing is linear, so the server mixes masked rows, sum_j w_ij (g_j + r_j), with integer weights. Device i
+draws the masks r_j of all rows in its mixture and subtracts sum_j w_ij r_j; what remains is its mixed row, exact in
+fixed point.
 
-No overflow: a row is held to |g| <= 2^10, in fixed point |q| <= 2^10 * 2^24 = 2^34. Weights are multiples of 2^-24,
-and their magnitudes may sum to 16 in a row, sum_j |w_ij| <= 16 * 2^24 = 2^28. So |sum_j w_ij q_j| <= 2^62 < 2^63: the
-sum is the same modulo 2^64 and in whole numbers.
+No overflow: rows are limited to |g| <= 2^10, in fixed point |q| <= 2^10 * 2^24 = 2^34. Weights are multiples of 2^-24,
+and their magnitudes in a row sum to at most 16, sum_j |w_ij| <= 16 * 2^24 = 2^28. So |sum_j w_ij q_j| <= 2^62 < 2^63:
+the sum modulo 2^64 equals the sum in integers.
 
-No mask for two rows: the key of a mask is drawn with a salt, and the salt from the row itself (as in RFC 5297). The
-same row gives the same masked bytes again, and another row another mask: after a kill, a lost disk, a restored backup,
-or an order that the server repeats. So a device need not remember which masks it has used, and cannot forget it.
+No mask is used for two rows: the key of a mask is derived with a salt, and the salt from the row itself (as in RFC
+5297). The same row gives the same masked bytes again, and a different row gets a different mask, even after a kill, a
+lost disk, a restored backup, or a job that the server repeats. A device need not remember which masks it has used.
 
-No other row: with its values a device masks four sums of them, with secret factors. They are mixed like values, so the
-device that opens a mixed row sees whether it is the mixture that it is said to be. A row of another round, run or
-device, and one that was changed, is refused, whatever is in it: so the server learns nothing by trying.
+No row can be replaced: together with its values, a device masks four sums of them with secret factors. They are mixed
+like values, so the device that opens a mixed row can check that it is the claimed mixture. A row from another round,
+run or device, or one that was changed, is refused, whatever it contains: so the server learns nothing by trying.
 
-No place that tells: to send less, a row is cut into pieces. Which columns a piece has is drawn from the seed, and which
-pieces are sent follows from the number of the round. A piece is masked, checked, mixed and opened by itself, so all of
-the above holds for each. What a device does not send stays as it is: it is not in what others get, and not changed. To
-mix it, the server would have to weigh a mixture again, in 2^24ths of 2^48ths; to round that in between, it would have
-to read it.
+No position leaks information: to send less, a row is cut into pieces. The columns of a piece are drawn from the seed,
+and the round number determines which pieces are sent. Every piece is masked, checked, mixed and opened separately, so
+all of the above holds for each. What a device does not send stays as it is: others do not get it, and it does not
+change. To mix it, the server would have to weigh a mixture again, in units of 2^-24 times 2^-48; to round that in
+between, it would have to read it.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ NOTE = np.dtype([("device", "<u4"), ("round", "<u4"), ("weight", "<i8"), ("salt"
 
 
 class Mask(NamedTuple):
-    """A mask that is in a masked piece, so many times."""
+    """A mask in a masked piece, with its multiplicity."""
 
     device: int
     round: int
@@ -97,7 +97,7 @@ class Cut:
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of a whole row, at most: so many that a share of the pieces is within that share of them."""
+        """An upper bound on the bytes of a whole row, so that any share of the pieces fits into that share of it."""
         return self.count * (SALT + 8 * (-(-self.size // self.count) + CHECKS))
 
     @cached_property
@@ -113,14 +113,14 @@ class Cut:
 
 
 class Sealing(NamedTuple):
-    """What the server must know of rows that it cannot read: how they are cut, and the first model, which is public."""
+    """What the server must know about rows it cannot read: how they are cut, and the public first model."""
 
     cut: Cut
     first: Array  # (B,)
 
 
 class Group(NamedTuple):
-    """What a device needs to hide and to open rows: keys that all devices have and the server has not; the cut."""
+    """What a device needs to hide and open rows: keys that all devices have but the server does not, and the cut."""
 
     keys: tuple[bytes, ...]  # see `read_keys`
     cut: Cut
@@ -130,7 +130,7 @@ class Group(NamedTuple):
 
 
 def whole(rows: Array) -> Array:
-    """Rows in fixed point: int64 multiples of 2^-24, held to the cap.
+    """Rows in fixed point: int64 multiples of 2^-24, limited to the cap.
 
     >>> whole(np.array([0.5, -1e30], np.float32)).tolist() == [2**23, -(2**34)]
     True
@@ -157,7 +157,7 @@ def whole_weights(matrix: Array) -> Array:
 
 
 def mixed(weights: Array, rows: Array) -> Array:
-    """Whole rows, masked or not, mixed modulo 2^64; uint64."""
+    """Integer rows, masked or not, mixed modulo 2^64; uint64."""
     return weights.astype(np.uint64) @ rows.astype(np.uint64)
 
 
@@ -167,7 +167,7 @@ def floats(rows: Array) -> Array:
 
 
 def bounded(update: Array, model: Array) -> Array:
-    """An update that is no longer than the model it began with, times `LEAP`: what a blind server cannot see to.
+    """An update, no longer than `LEAP` times the model it started from: a limit that a blind server cannot enforce.
 
     >>> bounded(np.array([300.0, 400.0], np.float32), model=np.array([3.0, 4.0], np.float32)).tolist()
     [6.0, 8.0]
@@ -218,7 +218,7 @@ def masked(row: Array, group: Group, sent: Sequence[int], run: str, round: int, 
 
 
 def unmasked(values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[bytes], run: str) -> Array:
-    """The mixed piece in masked values, as floats; ValueError if it is not the mixture that the masks say."""
+    """The mixed piece in masked values, as floats; ValueError if it is not the mixture that the masks claim."""
     weights = [mask.weight for mask in masks]
     values = values.copy()
     for mask in masks:
@@ -234,17 +234,17 @@ def unmasked(values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[by
         or found.min(initial=0) < -most
         or (_checks(row, keys, run) != checks).any()
     ):
-        raise ValueError("the mixed row does not open: it is of another run, round or device than it says, or changed")
+        raise ValueError("the mixed row does not open: it was changed, or is from another run, round or device")
     return floats(row)
 
 
 def key_name(key: bytes) -> bytes:
-    """Four bytes that name a group key, and say nothing about it."""
+    """Four bytes that identify a group key but reveal nothing about it."""
     return _derived(key, b"", b"name")[:4]
 
 
 def read_keys(text: str) -> list[bytes]:
-    """The group keys of a file: one a line, the newest first, which masks; all open; the last one, which stays, checks.
+    """Group keys from a file, one per line: the first and newest masks, all open, and the last one always checks.
 
     ValueError if there are none.
     """
@@ -253,7 +253,7 @@ def read_keys(text: str) -> list[bytes]:
     except ValueError:
         keys = []
     if not keys or any(len(key) != KEY for key in keys):
-        raise ValueError(f"a group key must be {2 * KEY} hexadecimal digits, one key a line")
+        raise ValueError(f"a group key must be {2 * KEY} hexadecimal digits, one key per line")
     return keys
 
 

@@ -1,4 +1,4 @@
-"""The hardware of the devices: what training and sending cost each of them."""
+"""The devices' hardware: what training and sending cost each of them."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -19,18 +19,18 @@ COLUMNS = ("cycles_per_sample", "clock_hz", "transmit_watts", "gain_db", "bandwi
 class Hardware:
     """Clock, radio and battery of K devices, one number each; see `fedfilt.system.radio` for the equations.
 
-    `variability` is the spread (σ of a log-normal factor) of a device's speed and of its rate from round to round: the
-    plan knows it, as devices report their state at the start of a round. `error` is the spread of what the plan
-    does not know.
+    `variability` is the spread (σ of a log-normal factor) of a device's speed and rate from round to round, which the
+    plan knows because devices report their state at the start of a round. `error` is the spread that the plan does not
+    know.
     """
 
     samples: Array
     cycles_per_sample: Array
     clock_hz: Array
     transmit_watts: Array
-    gain_db: Array  # with path loss taken off
+    gain_db: Array  # minus path loss
     bandwidth_hz: Array
-    energy_limit: Array  # joules a round
+    energy_limit: Array  # joules per round
     kinds: tuple[str, ...] = ()
     variability: float = 0.0
     error: float = 0.0
@@ -54,18 +54,18 @@ class Hardware:
         return len(self.samples)
 
     def extended(self, count: int) -> "Hardware":
-        """The hardware of more devices: those that are new are like the first ones."""
+        """The hardware extended to more devices; new devices are copies of the first ones."""
         rows = np.arange(count) % self.count
         columns = ("samples", *COLUMNS)
         kinds = tuple(self.kinds[row] for row in rows) if self.kinds else ()
         return replace(self, kinds=kinds, **{name: getattr(self, name)[rows] for name in columns})
 
     def compute_seconds(self) -> Array:
-        """Seconds of an epoch on all of a device's data; a device without samples counts as having one."""
+        """Seconds for an epoch on all of a device's data; a device without samples counts as having one."""
         return radio.compute_seconds(1, np.maximum(self.samples, 1), self.cycles_per_sample, self.clock_hz)
 
     def compute_joules(self) -> Array:
-        """Joules of an epoch on all of a device's data."""
+        """Joules for an epoch on all of a device's data."""
         return radio.compute_joules(1, np.maximum(self.samples, 1), self.cycles_per_sample, self.clock_hz)
 
     def signal_hz(self) -> Array:
@@ -85,11 +85,11 @@ class Hardware:
         return self.transmit_watts * self.send_seconds(size)
 
     def at(self, seed: int, round: int) -> "Hardware":
-        """The devices as they are in a round, as far as they know it themselves when the plan is made."""
+        """The devices in a round, as far as they know their own state when the plan is made."""
         return self._shaken(self.variability, seed, round, RoundKey.SPEED)
 
     def in_truth(self, seed: int, round: int) -> "Hardware":
-        """The devices as they turn out to be in that round: apply to what `at` gave."""
+        """The devices as they turn out to be in that round; call it on the result of `at`."""
         return self._shaken(self.error, seed, round, RoundKey.SURPRISE)
 
     def _shaken(self, spread: float, seed: int, round: int, key: int) -> "Hardware":

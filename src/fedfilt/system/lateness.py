@@ -13,8 +13,9 @@ from fedfilt._types import Array
 class Lateness:
     """What the server does about late devices: the table [late].
 
-    policy "wait" waits for all; "deadline" leaves out devices that are not there by deadline · exp(margin · σ), σ being
-    the spread that the plan does not know; "quorum" ends the round when so large a share of the devices has arrived.
+    policy "wait" waits for all; "deadline" leaves out devices that have not replied by deadline · exp(margin · σ),
+    where σ is the spread that the plan does not know; "quorum" ends the round when this share of the devices has
+    replied.
     """
 
     policy: str = "wait"
@@ -27,7 +28,7 @@ class Lateness:
         check_number("late.quorum", self.quorum, low=0, high=1, above=True)
 
     def end(self, arrivals: Array, deadline: float, spread: float) -> float:
-        """The moment at which the round ends: who arrives later is absent.
+        """When the round ends: devices that reply later are absent.
 
         >>> arrivals = np.array([1.0, 2.0, 4.0])
         >>> [Lateness(p, quorum=0.6).end(arrivals, 3.0, 0.0) for p in ("wait", "deadline", "quorum")]

@@ -11,17 +11,17 @@ from fedfilt._types import Array
 
 
 class Plan(NamedTuple):
-    """What a device is to do this round."""
+    """A device's work for this round."""
 
-    epochs: int = 3  # 0: it takes no part
+    epochs: int = 3  # 0: it does not take part
     data_fraction: float = 1.0  # of its samples, rounded down
-    density: float = 1.0  # bytes it may send, as a share of the whole update's
+    density: float = 1.0  # bytes it may send, as a share of the whole update's bytes
     clock: float = 1.0  # share of its full clock
-    bandwidth_hz: float = 0.0  # that it is given; 0: what it has
+    bandwidth_hz: float = 0.0  # assigned to it; 0: its own
     outcome: str = ""  # how the plan came about; see `fedfilt.system.planning`
 
     def samples(self, held: int) -> int:
-        """How many of the samples it holds a device trains on.
+        """How many of its samples a device trains on.
 
         >>> Plan(data_fraction=0.3).samples(held=10), Plan(epochs=0).samples(held=10)
         (3, 0)
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A plan per device and the deadline of the round in seconds."""
+    """A plan for each device, and the round's deadline in seconds."""
 
     plans: Sequence[Plan]
     deadline: float = math.inf
@@ -48,13 +48,13 @@ class Job(NamedTuple):
     plan: Plan
     residual: Array | None = None  # (B,) what the device has not sent yet
     accepted: int = 0  # the last round in which this device's reply counted; 0: none
-    state: Mapping[str, Array] | None = None  # what its client kept then; None: nothing, or the device has it
-    rounds: int = 0  # how many there are; 0: not known
+    state: Mapping[str, Array] | None = None  # what its client kept then; None: nothing, or the device stores it
+    rounds: int = 0  # total number of rounds; 0: unknown
 
     def __repr__(self) -> str:
         return brief(self)
 
 
 def whole(fraction: Any, held: Any) -> Any:
-    """A fraction of numbers of samples, rounded down; what is short of a whole number by rounding counts as it."""
+    """A fraction of numbers of samples, rounded down, but tolerant of rounding errors just below a whole number."""
     return np.floor(np.asarray(fraction) * held + 1e-9)

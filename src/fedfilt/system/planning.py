@@ -1,4 +1,4 @@
-"""Problem P'': how much each device trains and sends so that all finish by a common deadline; exact, in closed form.
+"""Problem P'': how much each device trains and sends so that all finish by a common deadline, solved in closed form.
 
 For a fixed number of epochs α the best density for a data fraction q is S(q) = min(1, (T - αaq)/t, (E - αe_a q)/e_t),
 where a, t are the seconds of an epoch on all data and of sending the whole update, e_a, e_t the joules. The utility
@@ -20,7 +20,7 @@ FULL = (3, 1.0, 1.0)  # the paper's baseline: epochs, data fraction, density
 
 
 class Optimum(NamedTuple):
-    """The optimum per device. A device that is infeasible has zeros and takes no part."""
+    """The optimum for each device. An infeasible device has zeros and does not take part."""
 
     epochs: Array
     data_fraction: Array
@@ -32,7 +32,7 @@ class Optimum(NamedTuple):
 
 
 class Demands(NamedTuple):
-    """What a device asks for, and the limits within which it may be given less: checked arguments of `solve`."""
+    """What devices could do, and how far that may be reduced: checked arguments of `solve`."""
 
     compute_seconds: Array  # an epoch on all data
     send_seconds: Array  # the whole update
@@ -89,21 +89,21 @@ class Demands(NamedTuple):
         return cls(compute, send, *joules, limit, fraction, weights, (low, high), density_min, exponent)
 
     def seconds(self, epochs: Any, data_fraction: Any, density: Any) -> Array:
-        """Seconds a device takes with given settings."""
+        """Seconds a device needs with given settings."""
         return epochs * data_fraction * self.compute_seconds + density * self.send_seconds
 
     def joules(self, epochs: Any, data_fraction: Any, density: Any) -> Array:
-        """Joules a device takes with given settings."""
+        """Joules a device needs with given settings."""
         return epochs * data_fraction * self.compute_joules + density * self.send_joules
 
     @property
     def least(self) -> tuple[int, Array, float]:
-        """The least a device may do: (epochs, data fraction, density)."""
+        """The least work for a device: (epochs, data fraction, density)."""
         return self.epochs[0], self.data_fraction_min, self.density_min
 
     @property
     def affordable(self) -> Array:
-        """Devices whose energy limit allows at least the least."""
+        """Devices whose energy limit allows at least the least work."""
         return self.joules(*self.least) <= self.energy_limit * (1 + 1e-12)
 
     def only(self, chosen: Array) -> "Demands":
@@ -173,7 +173,7 @@ def _utility(demands: Demands, epochs: int, q: Array, s: Array) -> Array:
 
 
 def _best_fraction(demands: Demands, epochs: int, deadline: float, equality: bool) -> tuple[Array, Array, Array]:
-    """Best data fraction and density for a number of epochs, and whether there are any."""
+    """The best data fraction and density for a number of epochs, and whether a solution exists."""
     a, t = epochs * demands.compute_seconds, demands.send_seconds
     e_a, e_t, limit = epochs * demands.compute_joules, demands.send_joules, demands.energy_limit
     low, s_min = demands.data_fraction_min, demands.density_min
@@ -215,7 +215,7 @@ def _best_fraction(demands: Demands, epochs: int, deadline: float, equality: boo
 
 
 def _search(function: Any, low: Array, high: Array) -> Array:
-    """Where a concave function is largest on [low, high], for all devices at once: golden section."""
+    """The maximiser of a concave function on [low, high], for all devices at once, by golden section."""
     ratio = (np.sqrt(5) - 1) / 2
     for _ in range(60):
         left, right = high - ratio * (high - low), low + ratio * (high - low)
@@ -250,7 +250,7 @@ def deadline(
     check_choice("deadline rule", rule, RULES)
     if not demands.affordable.any():
         raise ValueError(
-            f"energy_limit is below what the least work takes for every device: the cheapest needs "
+            f"energy_limit is too low for the least work of every device: the cheapest needs "
             f"{demands.joules(*demands.least).min():.4g} J, the largest limit is {demands.energy_limit.max():.4g} J"
         )
     able = demands.only(demands.affordable)

@@ -55,7 +55,7 @@ def compute_joules(
 
 
 def allocate_bandwidth(compute_seconds: Any, bits: Any, signal_hz: Any, total_hz: float) -> tuple[float, Array]:
-    """Split the bandwidth so that all devices finish together, as early as possible: (seconds, bandwidth of each).
+    """Split the bandwidth so that all devices finish together, as early as possible: (seconds, bandwidth per device).
 
     A device that computes for c_i and sends n_i bits needs the band b_i(T) with r_i(b_i) = n_i / (T - c_i). As r is
     increasing and concave in b, Σ b_i(T) falls with T; T is found where it is the total.

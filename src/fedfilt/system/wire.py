@@ -1,7 +1,7 @@
-"""What goes over the wire: an update as bytes, dense or sparse, and its exact size.
+"""The wire format: an update as bytes, dense or sparse, and its exact size.
 
-Sixteen bytes of header, then the places of the values that are sent (as a bitmap or as 32-bit numbers, whichever is
-shorter; nothing if all are sent), then the values as float32 or float16.
+Sixteen bytes of header, then the positions of the values (as a bitmap or as 32-bit numbers, whichever is shorter;
+nothing if all values are sent), then the values as float32 or float16.
 """
 
 import struct
@@ -21,7 +21,7 @@ def wire_size(size: int, count: int, half: bool = False) -> int:
 
 
 def values_within(size: int, budget: float, half: bool = False) -> int:
-    """The most values that can be sent in `budget` bytes; at least one.
+    """The most values that fit in `budget` bytes; at least one.
 
     >>> values_within(53002, wire_size(53002, 53002)), values_within(53002, 0.1 * wire_size(53002, 53002))
     (53002, 3640)
@@ -53,18 +53,18 @@ def pack(update: Array, places: Array | None = None, half: bool = False) -> byte
 
 
 def unpack(content: bytes, size: int, least: int = 0) -> Array:
-    """The (size,) float32 update in some bytes; anything wrong is a ValueError, found before memory is taken.
+    """The (size,) float32 update from bytes; any fault raises a ValueError before memory is allocated.
 
-    With `least`, it may be of fewer values, a multiple of that: the others are 0.
+    With `least`, it may have fewer values, a multiple of `least`; the others are 0.
     """
     if len(content) < HEADER.size:
         raise ValueError(f"update must have a header of {HEADER.size} bytes, got {len(content)}")
     magic, how, item, unused, claimed, count = HEADER.unpack_from(content)
     if magic != MAGIC or how > 2 or item not in (2, 4) or unused:
-        raise ValueError("update does not begin with the header of a fedfilt update")
+        raise ValueError("update must start with the header of a fedfilt update")
     fits = claimed == size or (0 < least <= claimed < size and claimed % least == 0)
     if not fits or count > claimed or (how == 0 and count != claimed):
-        raise ValueError(f"update must be of {size} values, got {count} of {claimed}")
+        raise ValueError(f"update must have {size} values, got {count} of {claimed}")
     if claimed < size:
         return np.concatenate([unpack(content, claimed), np.zeros(size - claimed, np.float32)])
     where = {0: 0, 1: 4 * count, 2: -(-size // 8)}[how]

@@ -1,7 +1,7 @@
 """Ways to link the devices of an experiment: functions of the seed that return a graph, one per file.
 
-A topology that needs what the devices learn in their first round has a method `learn(seed, updates)` too, and says with
-`learned` whether it will be asked.
+A topology that needs what the devices learn in their first round also has a method `learn(seed, updates)`, and an
+attribute `learned` that says whether it will be called.
 """
 
 from typing import TYPE_CHECKING

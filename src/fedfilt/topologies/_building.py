@@ -9,13 +9,13 @@ from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.graph.building import Building
 
-MOST_DEVICES, MOST_LINKS = 1_000_000, 5_000_000  # of a graph that an experiment asks for; a link takes some 200 bytes
-MOST_ROOMS = 4000  # with a number of devices in all: to draw how many are in each takes time with their square
+MOST_DEVICES, MOST_LINKS = 1_000_000, 5_000_000  # of a graph that an experiment describes; a link takes about 200 bytes
+MOST_ROOMS = 4000  # if the total number of devices is set: drawing the number per room takes quadratic time
 BUSIEST = 7  # devices of a room, see `Building.generate`
 
 
 def check_size(devices: int, links: int = 0) -> None:
-    """Refuse a graph that would take the memory of the machine, before it is made."""
+    """Refuse a graph that would not fit in memory, before it is made."""
     for key, value, most in (("devices", devices, MOST_DEVICES), ("links", links, MOST_LINKS)):
         if value > most:
             raise ValueError(
@@ -35,18 +35,18 @@ def within(groups: Array) -> int:
 
 @dataclass(frozen=True)
 class InBuilding(ABC):
-    """Devices in a building of `rooms` rooms with `devices` devices in all, or in the CSV or TOML file `building`."""
+    """Devices in a building: `rooms` rooms with `devices` devices in total, or the CSV or TOML file `building`."""
 
     rooms: int = 4
     devices: int | None = None
     building: str = ""
 
     def place(self, seed: int) -> Building:
-        """The building; one that is not read from a file is drawn with the seed."""
+        """The building, read from the file or generated from the seed."""
         if not self.building:
             check_size(self.rooms * BUSIEST if self.devices is None else self.devices)
             if self.devices is not None and self.rooms > MOST_ROOMS:
-                raise ValueError(f"graph.rooms must be at most {MOST_ROOMS} if graph.devices is said, got {self.rooms}")
+                raise ValueError(f"graph.rooms must be at most {MOST_ROOMS} if graph.devices is set, got {self.rooms}")
         return Building.of(self.building, self.rooms, self.devices, seed)
 
     @abstractmethod

@@ -9,14 +9,14 @@ from fedfilt._types import Array
 from fedfilt.graph import Graph
 from fedfilt.topologies._building import InBuilding, check_size
 
-MOST = 4000  # devices of which all distances are computed
+MOST = 4000  # most devices for which all distances are computed
 
 
 @dataclass(frozen=True)
 class Distance(InBuilding):
-    """Links between devices that are nearer than `reach` metres, the paper's rule.
+    """Links between devices nearer than `reach` metres, the paper's rule.
 
-    Without a `reach` it is the least that connects all devices: the longest link of the shortest tree between them.
+    Without `reach`, it is the smallest that connects all devices: the longest link of their minimum spanning tree.
 
     >>> Distance(rooms=2, devices=10)(seed=0)
     Graph(10 devices, 20 edges, 1 component, 2 rooms)
@@ -33,7 +33,7 @@ class Distance(InBuilding):
 
 
 def least_reach(positions: Array) -> float:
-    """The least reach at which links between nearer devices connect all of them.
+    """The smallest reach at which links between nearer devices connect all of them.
 
     >>> least_reach(np.array([[0.0], [1.0], [4.0]]))
     3.0000000000000004

@@ -13,12 +13,12 @@ from fedfilt.topologies.paper import Paper
 
 @dataclass(frozen=True)
 class Found:
-    """Links between every device and the `k` devices whose updates are most like its own, whatever their rooms.
+    """Links between every device and the `k` devices with the most similar updates, regardless of rooms.
 
-    `graph` says which devices and rooms there are; its links do not count. Every device trains one epoch before round
-    1; the cosines of these updates are the weights of the links, or all weigh 1 if not `weighted`. With k = 0 the
-    number is chosen by two halves of the devices' samples. `every` finds it again in every n-th round, from the models
-    that devices have trained by then; the number stays.
+    `graph` describes the devices and rooms; its links are ignored. Every device trains for one epoch before round 1.
+    The cosines between these updates are the links' weights; unless `weighted`, all weights are 1. With k = 0, the
+    number is chosen from two halves of the devices' samples. `every` = n finds the graph again in every n-th round,
+    from the models trained by then; the number of neighbours stays.
 
     >>> Found(k=1).learn(0, np.repeat(np.eye(4), 5, axis=0))  # each five of the paper's 20 devices learn the same
     Graph(20 devices, 16 edges, 4 components, 4 rooms)
@@ -34,15 +34,15 @@ class Found:
         check_count("graph.k", self.k, low=0)
         check_count("graph.every", self.every, low=0)
         if getattr(self.graph, "learned", False):
-            raise ValueError("graph.graph must say which devices there are, got one that is itself found or learned")
+            raise ValueError("graph.graph must be a fixed graph, got one that is itself found or learned")
 
     @property
     def halved(self) -> bool:
-        """Whether it needs the updates from two halves of the devices' samples."""
+        """Whether it needs updates from two halves of the devices' samples."""
         return self.k == 0
 
     def settled(self, halves: Array) -> "Found":
-        """The same with the number of neighbours that the updates (2, K, B) from two halves speak for."""
+        """The same with the number of neighbours chosen from updates (2, K, B) on two halves of the samples."""
         return replace(self, k=neighbours(halves))
 
     def __call__(self, seed: int) -> Graph:
@@ -51,6 +51,6 @@ class Found:
         return replace(place, adjacency=np.zeros((place.count, place.count)))
 
     def learn(self, seed: int, updates: Array) -> Graph:
-        """The graph that updates (K, B) say."""
+        """The graph found from updates (K, B)."""
         links = linked_by_updates(updates, max(self.k, 1))
         return replace(self(seed), adjacency=links if self.weighted else np.sign(links))

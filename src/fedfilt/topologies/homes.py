@@ -14,7 +14,7 @@ BETWEEN = ("none", "same_place", "updates", "distances", "everyone")
 
 @dataclass(frozen=True)
 class Homes:
-    """`rooms` people with equally many devices, one after the other; `inside` links the devices of a person.
+    """`rooms` people with equally many devices each, numbered one after the other; `inside` links a person's devices.
 
     `between` people: "none"; "same_place" (the first device of each, the second, ...); "updates" (every device and the
     k devices of other people whose first updates are most alike); "distances" (the k nearest people by the CSV `file`);
@@ -66,7 +66,7 @@ class Homes:
         return graph
 
     def learn(self, seed: int, updates: Array) -> Graph:
-        """The graph with what the devices' first updates (K, B) say."""
+        """The graph, completed from the devices' first updates (K, B)."""
         graph, cosine = self(seed), alike(updates)
         if self.between == "updates":
             graph = with_links(graph, self.weight * similar_people(graph, cosine, self.k))

@@ -6,7 +6,7 @@ from fedfilt.topologies._building import InBuilding, check_size
 
 @dataclass(frozen=True)
 class Nearest(InBuilding):
-    """Links between every device and the `k` nearest.
+    """Links between every device and its `k` nearest.
 
     >>> Nearest(rooms=2, devices=10)(seed=0)
     Graph(10 devices, 26 edges, 1 component, 2 rooms)

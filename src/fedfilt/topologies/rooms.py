@@ -6,7 +6,7 @@ from fedfilt.topologies._building import InBuilding, check_size, within
 
 @dataclass(frozen=True)
 class Rooms(InBuilding):
-    """Links between all devices of a room, none between rooms: a strong filter gives every room a model of its own.
+    """Links between all devices in a room, none between rooms: a strong filter gives every room its own model.
 
     >>> Rooms(rooms=2, devices=10)(seed=0)
     Graph(10 devices, 20 edges, 2 components, 2 rooms)

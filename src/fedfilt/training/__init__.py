@@ -1,1 +1,1 @@
-"""What a device does: train its row on its samples, and test it. The same on every engine."""
+"""What a device does: train its row on its samples and test it, the same way on every engine."""

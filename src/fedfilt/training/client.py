@@ -1,4 +1,4 @@
-"""What a device does with its row is a part: a client is called with a task, and says what to send and what to keep."""
+"""Clients: a client decides what a device does with its row. It receives a task, and returns what to send and keep."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ class Own(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What comes of a client's work."""
+    """The result of a client's work."""
 
     model: Array  # (B,) the model that the device sends
     loss: float = math.nan  # mean of the last epoch
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 
 class Task:
-    """What a client works with: its row, its own samples behind the trainer, what it kept, and what is planned."""
+    """What a client works with: its row, its own samples behind the trainer, what it kept, and the plan."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Task:
         memo: Memo | None = None,
     ) -> None:
         self.round, self.device, self.plan, self.epochs = round, device, plan, plan.epochs
-        self.rounds = rounds  # how many there are; 0: not known
-        self.model = model  # (B,) as the server gave it; the client's own to change
-        # (B,) as the server gave it: another only where the device has just trained its encoder without labels
+        self.rounds = rounds  # total number of rounds; 0: unknown
+        self.model = model  # (B,) as received from the server; the client may change it
+        # (B,) as received from the server; different only if the device has just trained its encoder without labels
         self.given = model if given is None else given
         self.state: Kept = NOTHING  # what the client kept: see `begun`
         self.travelling = travelling
-        # what the optimizer remembers of steps on `model`, where it is kept between rounds: see `Training.keeps`
+        # the optimizer's memory for steps on `model`, if it is kept between rounds: see `Training.keeps`
         self.moments: dict[str, Array] | None = {} if trainer.training.keeps else None
-        self.samples = plan.samples(len(own.rows))  # it trains on
+        self.samples = plan.samples(len(own.rows))  # to train on
         self.learning_rate = trainer.training.learning_rate
         self.rate = trainer.training.rate(round)  # of learning, in this round: decay included
         self._trainer, self._seed, self._own = trainer, seed, own
@@ -79,7 +79,7 @@ class Task:
         return self._trainer.layout.columns(names)
 
     def steps(self, epochs: int) -> int:
-        """Steps that so many epochs have."""
+        """The number of steps in `epochs` epochs."""
         return epochs * math.ceil(self.samples / self._trainer.training.batch_size)
 
     @property
@@ -110,9 +110,9 @@ class Task:
     ) -> float:
         """Train a row in place for the planned or other epochs, or one step on a `batch`; the mean loss of the last.
 
-        `among` are the places of the samples to train on, if not on all; see `halves`. A step follows
-        ∂loss + proximal · (w - around) + drift where `trained` holds; see `Trainer.train`. Every call goes on in the
-        order of the samples where the last one stopped. Without samples nothing happens.
+        `among` are the indices of the samples to train on, if not all; see `halves`. A step follows
+        ∂loss + proximal · (w - around) + drift where `trained` is True; see `Trainer.train`. Every call continues in
+        the order of the samples where the last one stopped. Without samples, nothing happens.
         """
         if epochs is not None:
             check_count("epochs", epochs, low=0)
@@ -143,7 +143,7 @@ class Task:
         )
 
     def halves(self) -> tuple[Array, Array]:
-        """Places of two halves of the samples that it trains on, with as much of each label as can be; drawn anew.
+        """Indices of two random halves of the samples it trains on, with labels as balanced as possible.
 
         An odd sample is in neither.
         """
@@ -167,22 +167,22 @@ class Task:
 
 
 class Client(Protocol):
-    """A file of fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
+    """A part in fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
 
-    It may have, besides: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,)
-    arrays that go with the model both ways and are mixed as it is; `seldom`, True if these change in few rounds only:
-    then zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
-    goes over the planned epochs, by which devices' time is planned; `extra(round, rounds)`, epochs beyond these, which
-    are not planned but charged; `start(task)`, what it keeps before its first round; `personal(task)`, the model that
-    the device decides with, if that is not the row it was given, or (n, B) several whose answers are averaged; `like`,
+    It may also have: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,) arrays
+    that travel with the model both ways and are mixed like it; `seldom`, True if these change only in a few rounds, so
+    that zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
+    repeats the planned epochs, used to plan the devices' time; `extra(round, rounds)`, epochs beyond these, which are
+    charged but not planned; `start(task)`, what it keeps before its first round; `personal(task)`, the model that the
+    device decides with, if that is not the row it received, or (n, B) several models whose answers are averaged; `like`,
     the client whose model it sends in most rounds, such as "plain": runs that are alike are played side by side and
     train once what is the same; `check(layout)`, which refuses models that it cannot train; `check_run(layout, kind,
-    outputs, devices)`, which refuses what it cannot do with targets ("labels", "choices" or "numbers", and how many
-    numbers a model must give for them) or so many devices.
+    outputs, devices)`, which refuses targets ("labels", "choices" or "numbers", and how many numbers a model must
+    return for them) or numbers of devices that it cannot handle.
     """
 
     def __call__(self, task: Task) -> Sent:
-        """Train, and say what to send and what to keep."""
+        """Train, and return what to send and what to keep."""
         ...
 
 
@@ -195,7 +195,7 @@ def travels(client: Client) -> tuple[str, ...]:
 
 
 def passes(client: Client) -> float:
-    """How many times a client goes over the planned epochs."""
+    """How many times a client repeats the planned epochs."""
     return float(getattr(client, "passes", 1.0))
 
 
@@ -233,7 +233,7 @@ def ended(task: Task, state: Kept) -> Kept:
 
 
 def is_personal(client: Client) -> bool:
-    """Whether devices decide with another model than the row that they are given."""
+    """Whether devices decide with a model other than the row they receive."""
     return hasattr(client, "personal")
 
 
@@ -258,7 +258,7 @@ def kept_of(client: Client, kept: Any) -> dict[str, Array]:
 
 
 def check_sent(client: Client, sent: Any, size: int) -> Sent:
-    """What a client gave, if it is what it must be, with copies of what it keeps; else a ValueError with its name."""
+    """A client's result, checked, with copies of what it keeps."""
     name = type(client).__name__
     if not isinstance(sent, Sent):
         raise ValueError(f"client {name} must return Sent(model, loss, state), got {type(sent).__name__}")
@@ -268,12 +268,12 @@ def check_sent(client: Client, sent: Any, size: int) -> Sent:
     for what, array in arrays.items():
         check_numbers(client, f"send {what}", array, size)
     if not isinstance(sent.loss, float | int | np.floating | np.integer):
-        raise ValueError(f"client {name} must give its loss as a number, got {type(sent.loss).__name__}")
+        raise ValueError(f"client {name} must return its loss as a number, got {type(sent.loss).__name__}")
     return sent._replace(loss=float(sent.loss), state=kept_of(client, sent.state))
 
 
 def check_numbers(client: Client, what: str, array: Any, size: int, several: bool = False) -> Array:
-    """An array that a client gave, if it is one of `size` float32 numbers, or `several`; else a ValueError."""
+    """An array from a client, checked: `size` float32 numbers, or `several` such rows."""
     shape = array.shape[several and array.ndim == 2 and len(array) > 0 :] if isinstance(array, np.ndarray) else ()
     if not isinstance(array, np.ndarray) or shape != (size,) or array.dtype != np.float32:
         shown = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__

@@ -1,4 +1,4 @@
-"""A model as a description: its layers as plain data, from which every backend makes what it needs.
+"""A model as a description: its layers as plain data, from which every backend builds what it needs.
 
 A part in fedfilt/models has a method `layers()`; `described(part)` is its `Description`. The native core, torch and
 NumPy all train the same description, and a row of weights has the same layout for each of them.
@@ -58,7 +58,7 @@ class Relu:
 
 @dataclass(frozen=True)
 class Pool:
-    """The maximum of windows that lie side by side; what does not fill a window is left out."""
+    """The maximum over adjacent windows; what does not fill a window is dropped."""
 
     size: tuple[int, ...]
 
@@ -72,7 +72,7 @@ Layer: TypeAlias = Convolution | Dense | Relu | Pool | Flatten
 
 
 class Described(Protocol):
-    """A model that says what its layers are."""
+    """A model that lists its layers."""
 
     def layers(self) -> Iterable[Layer]:
         """From input to output."""
@@ -81,7 +81,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Description:
-    """Layers, one after the other.
+    """A sequence of layers.
 
     The first layer with weights has `room` for so many in a row, if that is more than it needs.
 

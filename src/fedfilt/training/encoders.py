@@ -1,4 +1,4 @@
-"""Devices with unlike inputs (the paper's Remark 1): an encoder per kind of device, and one model behind all of them.
+"""Devices with different inputs (the paper's Remark 1): an encoder for each kind, and one model behind all of them.
 
 An encoder takes inputs of its kind's own shape to the latent shape that all kinds have in common; the model begins
 there. In a row the encoder comes first. All rows are as wide as the one with the largest encoder needs: columns that a
@@ -71,8 +71,8 @@ def _fitted(shape: Sequence[int], long: int, short: int, encoder: Encoder) -> tu
     if found:
         return min(found)
     raise ValueError(
-        f"encoder.latent = {list(encoder.latent)} does not fit inputs of shape {tuple(shape)}: no convolution of "
-        f"encoder.kernel = {encoder.kernel} or more makes {short} places of {long}"
+        f"encoder.latent = {list(encoder.latent)} does not fit inputs of shape {tuple(shape)}: no convolution with "
+        f"encoder.kernel = {encoder.kernel} or more turns {long} places into {short}"
     )
 
 
@@ -107,7 +107,7 @@ def behind(encoder: Encoder, model: Any, shapes: Sequence[Sequence[int]]) -> tup
     """A model behind the encoder of every device, whose inputs have these shapes."""
     if not hasattr(model, "layers") or hasattr(model, "forward"):
         raise ValueError(
-            f"encoders need a model that says its layers, one of fedfilt/models, got {type(model).__name__}"
+            f"encoders need a model that lists its layers, such as those in fedfilt.models, got {type(model).__name__}"
         )
     unlike = dict.fromkeys(tuple(shape) for shape in shapes)
     rooms = [_weights(encoder.layers(shape)) for shape in unlike]

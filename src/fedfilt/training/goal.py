@@ -1,4 +1,4 @@
-"""What a model is asked for, what a test of it adds up on the device, and which scores come of that.
+"""What a model predicts, which sums a test takes on the device, and which scores follow from them.
 
 A device tells sums over its samples, never samples:
 
@@ -113,7 +113,7 @@ class Goal:
         return cls(kind, METRICS[found])
 
     def nothing(self, outputs: int) -> Array:
-        """The sums of a test without samples, of a model with so many outputs."""
+        """The sums of a test without samples, for a model with `outputs` outputs."""
         shapes = {"labels": (outputs, outputs), "choices": (outputs, 2, BINS), "numbers": (outputs, TERMS)}
         sums = np.zeros(shapes[self.kind], np.float64 if self.kind == "numbers" else np.int64)
         return sums if self.own is None else np.zeros(sums.size + 2)
@@ -145,7 +145,7 @@ class Goal:
         values = np.asarray(self.own(targets, outputs), float)
         if values.shape != (len(targets),) or not np.isfinite(values).all():
             raise ValueError(
-                f"training.metric must give {len(targets)} finite numbers, one a sample, got shape {values.shape}"
+                f"training.metric must return {len(targets)} finite numbers, one per sample, got shape {values.shape}"
             )
         return np.append(found.ravel().astype(float), [len(values), values.sum()])
 
@@ -181,14 +181,14 @@ def class_axis(shape: Sequence[int], tokens: Sequence[int]) -> int:
     if len(wanted) == 1 and len(found) == 3 and wanted[0] in found[1:]:
         return 2 if found[1] == wanted[0] else 1
     each = f" for each of {wanted[0]} tokens" if wanted else ""
-    raise ValueError(f"model must give a number per label{each}, got shape {found}")
+    raise ValueError(f"model must return one number per label{each}, got shape {found}")
 
 
 def check_targets(kind: str, loss: Any, y: Array) -> None:
     """Refuse targets that a loss is not of."""
     name, whole = getattr(loss, "__name__", loss), y.dtype.kind in "iu"
     if kind == "labels" and not whole:
-        raise ValueError(f"training.loss = {name} needs integer labels, got targets of {y.dtype}; take mse, mae or bce")
+        raise ValueError(f"training.loss = {name} needs integer labels, got targets of {y.dtype}; use mse, mae or bce")
     if kind == "choices" and not np.isin(y, (0, 1)).all():
         raise ValueError(f"training.loss = {name} needs targets of 0 and 1, got {y.min():g} to {y.max():g}")
 

@@ -1,4 +1,4 @@
-"""The model that a device decides with, on its disk: taken if it is no worse than the one before, and rolled back."""
+"""The model on a device's disk that it decides with: replaced unless the new one is worse, and rolled back."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Judge = Callable[[Array], float]  # how often a row is right about the device's 
 
 
 class Kept(NamedTuple):
-    """A model as a device keeps it."""
+    """A model as stored on a device."""
 
     row: Array  # (B,), or (n, B) of several whose answers are averaged
     round: int  # that made it
@@ -73,7 +73,7 @@ def kept(path: Path, layout: Layout) -> Kept | None:
 
 
 def take(folder: Path, model: Kept, layout: Layout, judge: Judge | None = None, margin: float = 1.0) -> bool:
-    """Keep a model to decide with, unless it is worse than the one before by more than a margin; whether it was taken.
+    """Keep a model to decide with, unless it is worse than the last by more than a margin; returns whether it was kept.
 
     The file can be loaded by plain PyTorch; round and scaling are in its metadata.
     """
@@ -97,7 +97,7 @@ def take(folder: Path, model: Kept, layout: Layout, judge: Judge | None = None, 
 
 
 def roll_back(folder: Path, layout: Layout) -> Kept:
-    """Decide with the model before again, and give it; ValueError if there is none."""
+    """Go back to the previous model and return it; ValueError if there is none."""
     now = kept(folder / FILE, layout)
     for path in reversed(_earlier(folder)):
         model = kept(path, layout)

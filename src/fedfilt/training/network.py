@@ -59,7 +59,7 @@ def output_size(layer: Convolution, size: Sequence[int]) -> tuple[int, ...]:
 
 
 def fits(network: native.Network, batch: int) -> bool:
-    """Whether places in a batch of so many samples are 32-bit numbers."""
+    """Whether 32-bit numbers suffice for positions in a batch of this many samples."""
     return batch * max(_widths(network)) <= LARGEST and _packed(network) <= LARGEST
 
 

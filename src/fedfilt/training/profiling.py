@@ -37,12 +37,12 @@ def bits_per_second(host: str, port: int, size: int, seconds: float = 10.0) -> f
         while left:
             left -= link.send(block[:left])
         if link.recv(1) != b"k":
-            raise OSError(f"{host}:{port} did not take the bytes: is `fedfilt profile --listen` running there?")
+            raise OSError(f"{host}:{port} did not accept the bytes: is `fedfilt profile --listen` running there?")
         return 8 * size / (time.perf_counter() - start)
 
 
 def listen(host: str, port: int, ready: Any = None, times: int = 1, seconds: float = 60.0) -> None:
-    """Take bytes from so many devices, each within a time, and answer when they are all there; nothing is kept."""
+    """Receive bytes from `times` devices, each within `seconds`, and answer once all are there; keeps nothing."""
     with socket.create_server((host, port)) as server:
         server.settimeout(seconds)
         if ready is not None:

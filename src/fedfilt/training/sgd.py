@@ -1,4 +1,4 @@
-"""Descent on a device: its settings, the order of the samples, and how it can fail."""
+"""Gradient descent on a device: its settings, the order of samples, and how it can fail."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,14 +22,14 @@ class Diverged(ArithmeticError):
 
 @dataclass(frozen=True, repr=False)
 class Training:
-    """Descent on a device: rate η · decay^(round - 1), batches, by SGD with optional momentum, Adam or AdamW.
+    """Gradient descent on a device: rate η · decay^(round - 1), in batches, by SGD (optional momentum), Adam or AdamW.
 
-    What an optimizer remembers (momentum, moments) begins anew in each round, or is kept on the device between rounds.
+    The optimizer's memory (momentum, moments) starts afresh in each round, or is kept on the device between rounds.
 
-    A step follows the gradient of loss + weight_decay / 2 · ‖w‖² + proximal / 2 · ‖w - w₀‖², where w₀ is the model that
-    the device was given (FedProx). The loss is the cross-entropy, that of labels smoothed by `smoothing`, the mean
-    squared or absolute error, the binary cross-entropy of one or many logits, or a function of (outputs, targets) in
-    torch. `metric` is the score that is shown; "" is the usual one: see `fedfilt.training.goal`.
+    A step follows the gradient of loss + weight_decay / 2 · ‖w‖² + proximal / 2 · ‖w - w₀‖², where w₀ is the model the
+    device received (FedProx). The loss is cross-entropy (optionally with labels smoothed by `smoothing`), mean squared
+    or absolute error, binary cross-entropy of one or several logits, or a torch function of (outputs, targets).
+    `metric` is the score to show; "" is the usual one: see `fedfilt.training.goal`.
 
     >>> Training(loss="mse").rate(1)
     0.02
@@ -67,7 +67,7 @@ class Training:
         for beta in self.betas:
             check_number("training.betas", beta, low=0, high=0.999999)
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"training.momentum is for sgd; {self.optimizer} has betas, got {self.momentum:g}")
+            raise ValueError(f"training.momentum is for sgd; use betas for {self.optimizer}, got {self.momentum:g}")
         if not callable(self.metric) and not isinstance(self.metric, str):
             raise ValueError(f"training.metric must be a name or a function, got {self.metric!r}")
 
@@ -104,19 +104,19 @@ class Training:
 
 
 class Guides(NamedTuple):
-    """What guides the steps of one call besides the loss: a number per column of a row, None where there is nothing.
+    """What guides the steps of one call besides the loss: one number per column of a row; None has no effect.
 
-    A step follows ∂loss + weight_decay · w + proximal · (w - around) + drift, but leaves alone what is not trained.
-    Columns that no gradient reaches, such as running means, heed only `trained`.
+    A step follows ∂loss + weight_decay · w + proximal · (w - around) + drift, but leaves untrained columns alone. Of
+    these, only `trained` affects columns without a gradient, such as running means.
     """
 
-    around: Array | None = None  # what the proximal term pulls towards; None: the model as it was given
+    around: Array | None = None  # what the proximal term pulls towards; None: the received model
     drift: Array | None = None  # added to the gradient of every step
     trained: Array | None = None  # bool; the other columns keep their bits
 
     @classmethod
     def checked(cls, size: int, around: Array | None, drift: Array | None, trained: Array | None) -> "Guides":
-        """Copies, as the row that is trained may be among them; what changes no step is None."""
+        """Copies, because the row being trained may be among them; what has no effect becomes None."""
         around = None if around is None else check_row("around", around, size)
         drift = None if drift is None else check_row("drift", drift, size)
         trained = None if trained is None else check_row("trained", trained, size, np.bool_)
@@ -128,7 +128,7 @@ UNGUIDED = Guides()
 
 
 def recalled(training: Training, size: int, moments: Mapping[str, Array] | None) -> dict[str, Array]:
-    """What the optimizer remembers of so many parameters, and after how many steps: as it was left, or nothing yet.
+    """The optimizer's memory for `size` parameters, with its number of steps: as it was left, or still empty.
 
     >>> recalled(Training(optimizer="adam"), 2, None)["steps"]
     array([0])
@@ -144,7 +144,7 @@ def recalled(training: Training, size: int, moments: Mapping[str, Array] | None)
 def orders(
     seed: int, round: int, device: int, held: int, samples: int, epochs: int, first: int = 0
 ) -> tuple[Array, Array]:
-    """(which of the device's samples are used, their (epochs, samples) order): drawn anew each round and epoch.
+    """(which of the device's samples are used, their (epochs, samples) order), drawn again in each round and epoch.
 
     `first` counts the epochs that came before in this round.
     """

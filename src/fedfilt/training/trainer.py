@@ -1,4 +1,4 @@
-"""One door to training, testing and asking a model: the native core where it can, else torch, else NumPy."""
+"""One interface to train, test and query a model: the native core if possible, else torch, else NumPy."""
 
 import copy
 import inspect
@@ -28,7 +28,7 @@ UNLABELLED = 20_000  # the first epoch of what is trained without labels, so tha
 
 
 class Trainer:
-    """Trains and tests rows of a model: a part of fedfilt/models, a `Description`, or any torch module.
+    """Trains and tests rows of a model: a part from fedfilt.models, a `Description`, or any torch module.
 
     >>> from fedfilt.training.description import Dense, Flatten
     >>> trainer = Trainer(Description((Flatten(), Dense(4, 2))), Training(), shape=(1, 2, 2))
@@ -75,10 +75,10 @@ class Trainer:
             if self._given is not None:
                 self.description = None
             if training.own_loss and not _torch.installed():
-                raise ValueError("a training.loss of one's own needs torch: pip install 'fedfilt[torch]'") from None
+                raise ValueError("your own training.loss needs torch: pip install 'fedfilt[torch]'") from None
             if self.level is not None:
                 other = {"torch": "torch", "numpy": "NumPy"}[self._other]
-                _say_once(f"{other} trains this model, as the native core does not know it: {reason}")
+                _say_once(f"{other} trains this model, because the native core does not support it: {reason}")
 
     def start(self, seed: int) -> Array:
         """A first row: Glorot-uniform weights from the seed; a torch module's other layers keep their own start."""
@@ -127,9 +127,9 @@ class Trainer:
         x = self.numbers(x)
         if self.description is not None:
             if x.dtype.names is not None:
-                raise ValueError(f"model takes one input, got several: {', '.join(x.dtype.names)}")
+                raise ValueError(f"model takes only one input, got several: {', '.join(x.dtype.names)}")
             if self.tokens:
-                raise ValueError(f"model must give a number per label for each of {self.tokens[0]} tokens: take torch")
+                raise ValueError(f"model must return a number per label for each of {self.tokens[0]} tokens: use torch")
             try:
                 _numpy.predict(self.description, np.zeros(self.layout.size, np.float32), x[:1])
             except ValueError as error:
@@ -138,7 +138,7 @@ class Trainer:
         try:
             shape = _torch.outputs(self.module, x)
         except IndexError as error:
-            raise ValueError(f"model does not take inputs from {x.min()} to {x.max()}: {error}") from None
+            raise ValueError(f"model does not accept inputs from {x.min()} to {x.max()}: {error}") from None
         if self.goal.kind != "labels":
             return math.prod(shape[1:])
         return shape[class_axis(shape, self.tokens)]
@@ -171,13 +171,13 @@ class Trainer:
     ) -> float:
         """Train a row in place on `samples` of the samples own of x and y; the mean loss of the last epoch.
 
-        `first` counts the epochs of this round that came before, in other calls: each has an order of its own.
+        `first` counts the epochs of this round in earlier calls, because every epoch has its own order.
 
         `learning_rate` and `proximal` replace those of the settings. The others are (B,) arrays: the proximal term
-        pulls towards `around` (float32; None: the row as it was given), `drift` (float32) is added to the gradient of
-        every step, and only columns where `trained` (bool) holds change.
-        `moments` is what the optimizer remembers, arrays by name: it goes on from these, and leaves there what it
-        remembers then. Without, or with {}, it begins anew.
+        pulls towards `around` (float32; None: the row at the start), `drift` (float32) is added to the gradient of
+        every step, and only columns where `trained` (bool) is True change.
+        `moments` is the optimizer's memory, arrays by name: it continues from these and updates them. With None or {},
+        it starts afresh.
         """
         training, x = self._settings(learning_rate, proximal), self.numbers(x)
         guides = Guides.checked(self.layout.size, around, drift, trained)
@@ -357,7 +357,7 @@ class Trainer:
         return np.moveaxis(np.log(np.maximum(mean, tiny)), -1, axis)
 
     def predict(self, row: Array, x: Array) -> Array:
-        """(n, outputs) what the model of a row says about inputs: probabilities of labels or choices, or numbers.
+        """(n, outputs) the answers of a row's model for inputs: probabilities of labels or choices, or numbers.
 
         Of (n, B) rows, the mean of what they say.
         """
@@ -407,8 +407,8 @@ def trainers_of(data: FederatedData, model: Any, training: Training) -> list[Tra
             first = {shape: data.shapes.index(shape) for shape in dict.fromkeys(data.shapes)}
             shapes = ", ".join(f"{shape} of device {device}" for shape, device in first.items())
             raise ValueError(
-                f"devices have inputs of unlike shapes, {shapes}: give every kind an encoder with encoder.latent, such "
-                "as encoder.latent = [16, 31], or bring all to one shape"
+                f"devices have inputs of different shapes, {shapes}: give each kind an encoder, such as "
+                "encoder.latent = [16, 31], or bring all inputs to one shape"
             )
         return [Trainer(model, training, data.x.shape[1:], targets)]
     made = {one: Trainer(one, training, one.shape, targets) for one in dict.fromkeys(model)}
@@ -428,10 +428,10 @@ def labels_of(trainer: Trainer, data: FederatedData) -> int:
     found, wanted = trainer.outputs(_largest(data)), outputs_of(kind, data.y, data.classes)
     if kind != "labels":
         if found != wanted:
-            raise ValueError(f"model must give {wanted} numbers for a sample, one for each target, got {found}")
+            raise ValueError(f"model must return {wanted} numbers for a sample, one for each target, got {found}")
         return found
     if found < wanted:
-        raise ValueError(f"model must give {data.classes} numbers, one per label, got {found}")
+        raise ValueError(f"model must return {data.classes} numbers, one per label, got {found}")
     known = data.y if data.labelled else data.y[data.y != NO_LABEL]
     if len(known) and not 0 <= known.min() <= known.max() < data.classes:
         raise ValueError(f"labels must be from 0 to {data.classes - 1}, got {known.min()} to {known.max()}")

@@ -1,4 +1,4 @@
-"""The one job of a device: let its client train, cut the update down, keep the rest. Every engine calls it."""
+"""The one job of a device: let its client train, sparsify the update, keep the rest. Every engine calls it."""
 
 import math
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ __all__ = ["Desk", "Done", "Own", "Tested", "examine", "personal", "work"]
 
 
 class Desk(NamedTuple):
-    """How devices train: the same for all devices of a run, but for encoders of their inputs."""
+    """How devices train: the same for all devices of a run, except for encoders of their inputs."""
 
     trainer: Trainer
     sparsifier: Sparsifier
@@ -83,7 +83,7 @@ class Desk(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What comes of a job."""
+    """The result of a job."""
 
     content: bytes  # the update, cut down and packed; see `fedfilt.system.wire`
     samples: int  # it was trained on
@@ -93,7 +93,7 @@ class Done(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """What a test of a row found."""
+    """The result of testing a row."""
 
     sums: Array  # over samples, see `fedfilt.training.goal`; of labels (classes, classes) counts: true label, guess
     loss: float  # mean, NaN without samples
@@ -138,7 +138,7 @@ def _owed(left: Array | None, desk: Desk) -> Array | None:
 
 
 def personal(model: Array, state: Kept | None, round: int, device: int, own: Own, desk: Desk) -> Array:
-    """The model that a device decides with, of the row that it was given in a round and what its client kept.
+    """The model that a device decides with, from the row it received in a round and what its client kept.
 
     (B,), or (n, B) of several whose answers are averaged: see `Trainer.predict`.
     """
@@ -159,7 +159,7 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
 
 
 def examine(row: Array, own: Own, desk: Desk) -> Tested:
-    """Test a row on samples, or the average of the answers of several; with unlike inputs, at the device's desk."""
+    """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk."""
     own = _shaped(own, desk.trainer)
     sums, loss = desk.trainer.test(row, *own, desk.classes)
     return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)
@@ -182,6 +182,6 @@ def _pretrained(model: Array, own: Own, job: Job, desk: Desk) -> Array | None:
 
 
 def _check_finite(row: Array, state: Kept, job: Job, desk: Desk) -> None:
-    """Refuse what a client made of finite numbers if it is finite no more: it would stay on the device for ever."""
+    """Refuse a client's result that is no longer finite: it would stay on the device for ever."""
     if not all(np.isfinite(array).all() for array in (row, *state.values())):
         raise diverged(job.device, job.round, desk.trainer.training)

@@ -1,4 +1,4 @@
-"""Every touch of Flower's internals: what is not part of its public API, and the few places where it is changed.
+"""All use of Flower's internals: what is not part of its public API, and the few places where we change it.
 
 Flower may move any of this in a new version. Each name is looked up with the parameters that we pass, before anything
 starts; what is not as expected ends with one sentence that says which versions of Flower are supported.
@@ -159,8 +159,8 @@ def internals(purpose: str) -> SimpleNamespace:
                 inspect.signature(value).bind_partial(**dict.fromkeys(parameters.split(", ") if parameters else ()))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise Unsupported(
-                f"Flower {found} is not supported, as {module}.{name} is not what fedfilt needs ({error}); "
-                f"install a version that is: pip install '{SUPPORTED}'"
+                f"Flower {found} is not supported: {module}.{name} is not what fedfilt needs ({error}); "
+                f"install a supported version: pip install '{SUPPORTED}'"
             ) from None
         if "." not in name and not hasattr(given, name):
             setattr(given, name, value)
@@ -247,7 +247,7 @@ def _fetched(flower: SimpleNamespace, grid: Any, one: _Announced) -> Any:
                 raise ValueError("the edge server no longer has it")
             if not answer.object_available:
                 if time.monotonic() - one.since > UPLOAD:
-                    raise ValueError(f"it was announced, and not sent within {UPLOAD:g} s")
+                    raise ValueError(f"it was announced but not sent within {UPLOAD:g} s")
                 one.again, one.pause = time.monotonic() + one.pause, min(2 * one.pause, 1.0)
                 return None
             one.contents[name] = answer.object_content
@@ -260,7 +260,7 @@ def _fetched(flower: SimpleNamespace, grid: Any, one: _Announced) -> Any:
         raise
     except Exception as error:  # whatever the bytes of a stranger bring about
         problem = short(f"{type(error).__name__}: {error}")
-        log.warning("a reply cannot be read: %s", problem)
+        log.warning("cannot read a reply: %s", problem)
         return _failure(flower, grid, one.answers, f"its reply cannot be read: {problem}")
     confirmed = flower.ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=root)
     client.ConfirmMessageReceived(confirmed)
@@ -358,15 +358,15 @@ def run_superlink(serve: Callable[[Any, dict[str, Any]], None], *in_front: Any) 
 
 
 class Refused(OSError):
-    """The edge server does not let this device in, or does not answer as it should."""
+    """The edge server refuses this device, or its answer is not what it should be."""
 
 
 class Unreachable(Refused):
-    """The edge server does not answer at all: it may be starting again, or the network is down."""
+    """The edge server does not answer at all: it may be restarting, or the network is down."""
 
 
 class Signing:
-    """Signs every request to the Fleet API as Flower does, and sees by the answers how wrong the clock is.
+    """Signs every request to the Fleet API as Flower does, and learns from the answers how wrong the clock is.
 
     Flower's own class for this loads the web framework of its server: 15 MB, and half of a device's start.
     """
@@ -409,7 +409,7 @@ def _detail(text: str) -> str:
 
 
 class Fleet:
-    """A device's connection to the SuperLink over Flower's Fleet API, without a SuperNode: orders in, replies out.
+    """A device's connection to the SuperLink over Flower's Fleet API, without a SuperNode: jobs in, replies out.
 
     The app bundle of a run, which is code, is never fetched. `key` is the device's private key as `deploy write` makes
     it; without one the device registers itself under a new key, where the server allows that.
@@ -454,7 +454,7 @@ class Fleet:
         self._client.close()
 
     def receive(self) -> Any:
-        """The next order as a Flower Message, None if there is none now.
+        """The next job as a Flower Message, None if there is none now.
 
         The server hands an order out once. If it cannot be reached in between, the next call goes on with that order.
         """
@@ -470,7 +470,7 @@ class Fleet:
         run = head.metadata.run_id
         wanted = [one.object_id for one in flower.iterate_object_tree(tree)]
         if len(wanted) > MOST_OBJECTS:
-            raise Refused(f"an order must consist of at most {MOST_OBJECTS} objects, got {len(wanted)}")
+            raise Refused(f"a job must consist of at most {MOST_OBJECTS} objects, got {len(wanted)}")
         for name in (name for name in wanted if name not in contents):
             request = flower.PullObjectRequest(node=self._node, run_id=run, object_id=name)
             contents[name] = self._object(request)
@@ -482,7 +482,7 @@ class Fleet:
         return message
 
     def send(self, reply: Any, seconds: float) -> None:
-        """Send the reply to an order that took so many seconds."""
+        """Send the reply to a job that took this many seconds."""
         flower, run = self._flower, reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with flower.no_object_id_recompute():
@@ -511,7 +511,7 @@ class Fleet:
                 )
 
     def clock_ahead(self) -> float | None:
-        """Seconds by which this clock is ahead of the server's, to a second; None if that is not known."""
+        """How many seconds this clock is ahead of the server's, to the second; None if unknown."""
         return self._signing.ahead
 
     def _object(self, request: Any) -> bytes:
@@ -520,11 +520,11 @@ class Fleet:
         while True:
             answer = self._ask(self._client.PullObject, request)
             if not answer.object_found:
-                raise Refused("the edge server no longer has the order it sent")
+                raise Refused("the edge server no longer has the job it sent")
             if answer.object_available:
                 return bytes(answer.object_content)
             if time.monotonic() > end:
-                raise Refused("the edge server did not hand over its order in time")
+                raise Refused("the edge server did not deliver its job in time")
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
@@ -541,7 +541,7 @@ class Fleet:
             raise Refused(short(f"{type(error).__name__}: {error}")) from None
 
     def _beat(self) -> None:
-        """Tell the server that this device is there."""
+        """Tell the server that this device is online."""
         request = self._flower.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
         while not self._closed.wait(0.6 * HEARTBEAT):
             try:
@@ -592,15 +592,15 @@ class Control:
         ]
 
     def unregister(self, node_id: int) -> None:
-        """Let a node in no longer; Flower never takes its key again."""
+        """Unregister a node; Flower never accepts its key again."""
         self._client.UnregisterNode(self._flower.UnregisterNodeRequest(node_id=node_id))
 
     def register(self, name: str, public_key: bytes) -> None:
-        """Let the device that holds this key (PEM) in, under this name."""
+        """Register the device that holds this key (PEM) under this name."""
         self._client.RegisterNode(self._flower.RegisterNodeRequest(public_key=public_key, name=name))
 
     def start(self, app: Path) -> int:
-        """Start a run of a Flower app, and give its id."""
+        """Start a run of a Flower app and return its id."""
         content = self._flower.build_fab_from_disk(app)
         fab = self._flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
         request = self._flower.StartRunRequest(fab=self._flower.fab_to_proto(fab))
@@ -611,11 +611,11 @@ class Control:
         self._client.StopRun(self._flower.StopRunRequest(run_id=run_id))
 
     def run(self, run_id: int) -> Any:
-        """How a run is: `status.status` is "finished" at its end, `status.details` says why."""
+        """The state of a run: `status.status` is "finished" at its end, `status.details` says why."""
         return self._client.ListRuns(self._flower.ListRunsRequest(run_id=run_id)).run_dict[run_id]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
 
 

@@ -1,4 +1,4 @@
-"""What a device does with a message: train or test its own model, and keep on its own disk what belongs to it.
+"""What a device does with a message: train or test its own model, and store what belongs to it on its own disk.
 
 In the device's folder lie `model.safetensors` (its newest model, for plain PyTorch), `left-N.safetensors` (what it had
 not sent yet after round N) and, if it was dealt its samples, `samples.safetensors`. Nothing of what is left is final
@@ -52,7 +52,7 @@ class Holdings(NamedTuple):
 
 
 class Workplace(NamedTuple):
-    """Where a device works: how it trains, its samples by its number, its folder, what it may tell."""
+    """Where a device works: how it trains, its samples by its number, its folder, and what it may report."""
 
     desk: Desk
     samples: Callable[[int], Holdings]
@@ -65,7 +65,7 @@ class Workplace(NamedTuple):
 
 
 def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
-    """Train as ordered, and answer with the packed update, or masked pieces; what is not sent stays on disk."""
+    """Carry out a training job; reply with the packed update, or masked pieces. What is not sent stays on disk."""
     check_about(content, here.about)
     width = here.desk.width
     run, job = messages.read_train_order(content, width, _opener(here), here.desk.least)
@@ -87,7 +87,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
 
 
 def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
-    """Take the model that the server sent, and test it."""
+    """Accept the model that the server sent, and test it."""
     check_about(content, here.about)
     order = messages.read_test_order(content, here.desk.width, _opener(here), here.desk.least)
     run, round, device = order.run, order.round, order.device
@@ -116,23 +116,23 @@ def _opener(here: Workplace) -> messages.Open | None:
 
 
 def check_about(content: RecordDict, about: str) -> None:
-    """Refuse an order that is about another experiment than the device's own."""
+    """Refuse a job that belongs to a different experiment."""
     if about and (parts := differing(about, messages.about_of(content))):
         raise messages.BadMessage(
-            f"the edge server plays another experiment than this device: {', '.join(parts)} differ; write the "
+            f"the edge server runs another experiment than this device: {', '.join(parts)} differ; write the "
             "deployment again"
         )
 
 
 def said_of(error: Exception) -> str:
-    """What the server is told of an error: never a file name, a label or anything else of the device's data."""
+    """What the server may know about an error: never a file name, a label or anything else from the device's data."""
     if isinstance(error, BadData):
         return short(error.said)
     if isinstance(error, messages.BadMessage | Diverged):
         return short(str(error))
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         return short(f"its disk: {error.strerror or type(error).__name__}")
-    return f"it could not be done ({type(error).__name__}); the log of the device says more"
+    return f"the job failed ({type(error).__name__}); see the log of the device"
 
 
 def take_model(here: Workplace, holdings: Holdings, given: tuple[int, Array, int, clients.Kept | None]) -> Array:
@@ -157,7 +157,7 @@ def take_model(here: Workplace, holdings: Holdings, given: tuple[int, Array, int
 
 
 def dealt(data: FederatedData, device: int) -> Holdings:
-    """The samples of a device and its tests out of everybody's."""
+    """A device's samples and tests, selected from everybody's."""
     if not 0 <= device < data.count:
         raise messages.BadMessage(f"device must be from 0 to {data.count - 1}, got {device}")
     local = None if data.local_test is None else data.local_test[device]
@@ -178,7 +178,7 @@ def kept_samples(folder: Path, key: str, device: int, data: Callable[[], Federat
         pass  # not there, damaged, or others: dealt again
     everybody = data()
     if everybody.x.dtype.names is not None:
-        raise ValueError("samples with several inputs cannot be kept on a device; train them on one machine")
+        raise ValueError("samples with several inputs cannot be stored on a device; train them on one machine")
     samples = dealt(everybody, device)
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Array] = {}
@@ -193,7 +193,7 @@ def read_samples(path: Path, wanted: Mapping[str, str] = MappingProxyType({})) -
     """The samples that a device was dealt, from its disk; ValueError if they are others than `wanted`."""
     with safe_open(path, "np") as file:
         if not wanted.items() <= (file.metadata() or {}).items():
-            raise ValueError(f"{path} must be of {dict(wanted)}, got {file.metadata()}")
+            raise ValueError(f"{path} must belong to {dict(wanted)}, got {file.metadata()}")
         held = {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118 (not a dict)
     try:
         parts = {part: _own(held[f"{part}_x"], held[f"{part}_y"]) for part in PARTS if f"{part}_y" in held}
@@ -274,7 +274,7 @@ def client_app(place: Callable[[Context], Workplace]) -> ClientApp:
         try:
             return Message(work(message.content, place(context)), reply_to=message)
         except Exception as error:
-            log.warning("an order could not be carried out: %s", error or type(error).__name__)
+            log.warning("a job could not be carried out: %s", error or type(error).__name__)
             raise ValueError(said_of(error)) from None  # Flower tells the server what is raised
 
     @app.train()
@@ -289,7 +289,7 @@ def client_app(place: Callable[[Context], Workplace]) -> ClientApp:
     def _query(message: Message, context: Context) -> Message:
         number = context.node_config.get("partition-id")
         if type(number) is not int:
-            raise messages.BadMessage("this device has no number of its own (partition-id); it is known by its key")
+            raise messages.BadMessage("this device has no number (partition-id); it is identified by its key")
         return Message(messages.who_reply(number), reply_to=message)
 
     return app

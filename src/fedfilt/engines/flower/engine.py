@@ -36,7 +36,7 @@ log = logging.getLogger("fedfilt")
 
 
 class Seen(NamedTuple):
-    """What is known of a device from its last answers."""
+    """What is known about a device from its last replies."""
 
     round: int = 0  # of its last good answer; 0: none
     at: float = 0.0  # when that came, in seconds since 1970
@@ -47,10 +47,10 @@ class Seen(NamedTuple):
 
 
 class Flower:
-    """Trains every device where it is, over a Flower Grid: the devices of a deployment, or simulated ones.
+    """Trains devices over a Flower Grid, real ones in a deployment or simulated ones.
 
-    What a device has not sent yet stays on its disk, so replies have no residual. Without a `grid` Flower's simulation
-    runs in this process. With `real_time` the late policy works on real seconds, and costs are what was measured.
+    What a device has not sent yet stays on its disk, so replies have no residual. Without a `grid`, Flower's simulation
+    runs in this process. With `real_time`, the late policy works with real seconds, and costs are measured.
 
     >>> from fedfilt.system.orders import Plan
     >>> data = FederatedData.from_arrays([(np.eye(2), [0, 1]), (np.eye(2), [0, 1])])
@@ -82,11 +82,11 @@ class Flower:
         kept: Path | None = None,
         sealing: blind.Sealing | None = None,
     ) -> None:
-        """`real_time` is the late policy; `spread` the σ of its margin; `grace` what a deadline allows on top.
+        """`real_time` is the late policy; `spread` is the σ of its margin; `grace` is the extra time after a deadline.
 
         `about` says which experiment it is. The first round waits for devices to come online, unless it has `begun`.
-        Simulated devices have their folders in `kept`, if the run is to go on after it was killed.
-        With `sealing` rows are sealed: see `fedfilt.system.blind`.
+        The folders of simulated devices are in `kept`, so that the run can continue after a kill.
+        With `sealing`, rows are sealed: see `fedfilt.system.blind`.
         """
         self._desk = Desk.of(data, model, training, seed, sparsifier, client)
         self.layout, self.data, self._classes = self._desk.trainer.layout, data, self._desk.classes
@@ -105,7 +105,7 @@ class Flower:
         self._nodes = Nodes(grid, data.count) if nodes is None else nodes
 
     def train(self, jobs: Sequence[Job], deadline: float) -> Iterator[Reply]:
-        """Send every device its job and give its reply as it comes, be it usable or not."""
+        """Send every device its job and yield replies as they arrive, usable or not."""
         by_device = {job.device: job for job in jobs}
         online = self._nodes.online() if self._begun else self._nodes.wait(by_device.keys(), self._timeout)
         self._begun = True
@@ -137,7 +137,7 @@ class Flower:
                 yield reply._replace(cost=reply.cost._replace(idle_seconds=idle), end=end)
 
     def test(self, state: State) -> Tests:
-        """Send every device its model, to keep and to test; a device that does not answer has a matrix of zeros."""
+        """Send every device its model, to keep and to test; a device that does not reply gets a matrix of zeros."""
         online, models = self._nodes.online(), state.models
         accepted = np.zeros(len(models), np.int64) if state.accepted is None else state.accepted
         sent = {
@@ -166,7 +166,7 @@ class Flower:
                 found = messages.read_test_reply(answer.content, *where, self._sizes(device))
                 self._note(device, "", answer.content)
             except messages.BadMessage as error:
-                log.warning("the test of device %d is left out: %s", device, error)
+                log.warning("the test of device %d is ignored: %s", device, error)
                 self._note(device, short(f"refused: {error}"))
                 continue
             own[device], everybody[device] = found[0] or none, found[1] or none
@@ -235,7 +235,7 @@ class Flower:
             self._note(device, problem := short(f"refused: {error}"))
             return _absent(device, problem)
         if trained.lost:
-            log.warning("device %d no longer has what it had not sent yet; it goes on without", device)
+            log.warning("device %d has lost what it had not sent yet; it continues without it", device)
         seconds = min(trained.seconds, answer.seconds)
         cost = Cost(seconds, answer.seconds - seconds)
         sent = len(trained.content)
@@ -249,7 +249,7 @@ class Flower:
         return blind.sealed(content, cut, cut.sent(job.round, job.plan.density), job.round, job.device)
 
     def _note(self, device: int, problem: str, content: RecordDict | None = None, samples: int | None = None) -> None:
-        """Remember what a device said last, for those who look after it."""
+        """Remember what a device reported last, for `fedfilt deploy status`."""
         before = self.seen.get(device, Seen())._replace(problem=problem)
         if content is not None:
             said = messages.said(content)

@@ -1,4 +1,4 @@
-"""Messages out, replies in, over any Flower Grid: an own poll on a monotonic clock.
+"""Messages out, replies in, over any Flower Grid, polled on a monotonic clock.
 
 Flower's `send_and_receive` sleeps three seconds between polls, uses wall time, and gives what came without saying what
 did not. A reply is matched to its message by the id it answers: errors that Flower makes itself carry its own node id.
@@ -40,11 +40,10 @@ def exchange(
     sleep: Callable[[float], None] = time.sleep,
     restarted: Callable[[float], Set[int]] = lambda seconds: frozenset(),
 ) -> Iterator[Answer]:
-    """Send a message to each device and give its answer as it comes.
+    """Send a message to each device and yield answers as they arrive.
 
-    A device whose answer is not there after `seconds` is late; the last look begins no sooner than that. With `enough`,
-    so many good answers end the wait. A message to a node that was `restarted` in the last so many seconds is taken for
-    lost with the process that had fetched it.
+    A device without an answer after `seconds` is late; the last poll starts no sooner than that. `enough` good answers
+    end the wait. A message to a node that has recently `restarted` counts as lost with the process that fetched it.
     """
     start, looked = clock(), 0.0
     pushed: set[str] = set()

@@ -1,4 +1,4 @@
-"""Who a device is: its name and its public key, as the edge server registered them."""
+"""A device's identity: its name and public key, as registered on the edge server."""
 
 from typing import Any, NamedTuple
 

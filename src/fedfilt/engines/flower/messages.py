@@ -1,4 +1,4 @@
-"""What travels between the edge server and a device: one record with an update as one packed run of bytes.
+"""Messages between the edge server and a device: one record, with an update packed into bytes.
 
 Every array of a Flower message is an object of its own that costs about a kilobyte, so a message has one record.
 The server says which device it speaks to, about which experiment, and which of its rounds was accepted last; a device
@@ -29,11 +29,11 @@ TYPES = {"train": MessageType.TRAIN, "test": MessageType.EVALUATE, "who": Messag
 
 
 class BadMessage(ValueError):
-    """A message that is not what it should be."""
+    """An invalid message."""
 
 
 class Trained(NamedTuple):
-    """What a device says after training."""
+    """What a device reports after training."""
 
     content: bytes  # the packed update, see `fedfilt.system.wire`; or masked pieces, see `fedfilt.system.blind`
     samples: int  # or WITHHELD
@@ -44,7 +44,7 @@ class Trained(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a device says about itself in every answer."""
+    """What a device reports about itself in every reply."""
 
     version: str  # of fedfilt
     ahead: float  # seconds by which its clock is ahead of the server's, NaN if it does not know
@@ -205,7 +205,7 @@ def read_who_reply(content: RecordDict, count: int) -> int:
 
 
 def addressed(kind: str, node: int, content: RecordDict, round: int, seconds: float) -> Message:
-    """A message to a node that lives for so many seconds."""
+    """A message to a node, with a lifetime in seconds."""
     return Message(content, dst_node_id=node, message_type=TYPES[kind], ttl=seconds, group_id=str(round))
 
 
@@ -253,7 +253,7 @@ def _share(record: ConfigRecord, key: str) -> float:
 
 def _head(record: ConfigRecord) -> tuple[str, int, int]:
     if record.get("format") != FORMAT:
-        raise BadMessage("message is of another version: use the same fedfilt on the edge server and all devices")
+        raise BadMessage("message is from another version: use the same fedfilt on the edge server and all devices")
     return _get(record, "run", str), _number(record, "round", 0, 2**31), _number(record, "device", 0, 2**31)
 
 
@@ -281,7 +281,7 @@ def _row(record: ConfigRecord, size: int, open: Open | None, least: int) -> Arra
 def _unmasked(record: ConfigRecord, open: Open | None) -> Array:
     fields = {name: _get(record, name, bytes) for name in ("row", "masked", "masks")}
     if open is None:
-        raise BadMessage("row is masked, and this device has no group key")
+        raise BadMessage("row is masked, but this device has no group key")
     try:
         return open(_get(record, "run", str), fields)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which Flower node is which device: by its registered key, or, in a simulation, by what it says itself."""
+"""Which Flower node is which device: by its registered key or, in a simulation, by its own statement."""
 
 import logging
 import time
@@ -21,8 +21,8 @@ ANSWER = 30.0  # seconds for a node that has just come online to fetch an order 
 class Nodes:
     """The nodes of the devices that are online now.
 
-    With `registered` devices a row belongs to who holds its private key, and to nobody else. Without, nodes are asked
-    for their number (`partition-id`); a number that an online node has already is not given a second time.
+    With `registered` devices, a row belongs only to the holder of its private key. Without, nodes are asked for their
+    number (`partition-id`); a number that an online node already has is not assigned twice.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Nodes:
         """`gone` are rows of devices that were removed; nothing is sent to them."""
         if registered is not None and len(registered) != count:
             raise ValueError(
-                f"there must be one registered device per row of the graph, {count}, got {len(registered)}"
+                f"there must be {count} registered devices, one per row of the graph, got {len(registered)}"
             )
         self._grid, self._count, self._registered, self._gone = grid, count, registered, gone
         self._numbers: dict[int, int] = {}  # node id -> device, of nodes that said their number
@@ -43,7 +43,7 @@ class Nodes:
         return {row: node for row, node in found.items() if row not in self._gone}
 
     def restarted(self, seconds: float) -> set[int]:
-        """Ids of nodes that came online in the last so many seconds, and have had time to answer since."""
+        """Ids of nodes that came online within the last `seconds`, but long enough ago to have answered."""
         found: set[int] = set()
         now = time.time()
         if self._registered is None:  # simulated, or told apart by what they say: not known
@@ -75,7 +75,7 @@ class Nodes:
                 found[row] = int(node.node_id)
             elif node.node_id not in self._refused:
                 self._refused.add(node.node_id)
-                log.warning("node %d (%r) does not hold the key of a device; it is left out", node.node_id, node.name)
+                log.warning("node %d (%r) does not hold the key of a device; it is ignored", node.node_id, node.name)
         return found
 
     def _by_number(self) -> dict[int, int]:
@@ -91,10 +91,10 @@ class Nodes:
                     if device not in self._numbers.values():
                         self._numbers[node] = device
                         continue
-                    problem = f"refused: it says to be device {device}, which another node is"
+                    problem = f"refused: it claims to be device {device}, which is another node"
             except messages.BadMessage as error:
                 problem = f"refused: {error}"
             if node not in self._refused:
                 self._refused.add(node)
-                log.warning("node %d is left out; %s", node, problem)
+                log.warning("node %d is ignored; %s", node, problem)
         return {device: node for node, device in self._numbers.items()}

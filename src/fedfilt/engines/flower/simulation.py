@@ -21,9 +21,9 @@ from fedfilt.training.work import Desk
 
 @contextmanager
 def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0, kept: Path | None = None) -> Iterator[Grid]:
-    """A grid with one simulated node per device, numbered by `partition-id`; each has a folder for what it keeps.
+    """A grid with one simulated node per device, numbered by `partition-id`; each has a folder for its data.
 
-    They are in the folder `kept`, for a run that is to go on after it was killed, or are gone with the grid.
+    The folders are in `kept`, so that a run can continue after a kill, or are removed with the grid.
     """
     with tempfile.TemporaryDirectory(prefix="fedfilt-") if kept is None else nullcontext(kept) as folder:
         threads = desk.trainer.network is not None  # the native core lets threads work side by side, torch does not
@@ -37,7 +37,7 @@ def simulated_grid(desk: Desk, data: FederatedData, workers: int = 0, kept: Path
 def running_grid(
     make: Callable[[], ClientApp], count: int, workers: int = 1, app: Path | None = None, threads: bool = False
 ) -> Iterator[Grid]:
-    """Flower's simulation of so many nodes with the app that `make` makes, in this process or in worker processes.
+    """Flower's simulation of a number of nodes with the app that `make` returns, in this process or in workers.
 
     Several workers are processes, or threads of this one if the app can be called by several at a time.
 
