@@ -63,10 +63,9 @@ def dashboard(
 
                 webbrowser.open(once)
 
-        try:
+        with suppress(KeyboardInterrupt):  # the server ends by itself at Ctrl-C once it serves
             serve(runs or [Path("runs")], host, port, token, ready)
-        except KeyboardInterrupt:
-            print("dashboard ended; runs go on")
+        print("dashboard ended; runs go on")
 
 
 def after(folder: Path) -> None:
