@@ -74,7 +74,8 @@ def after(folder: Path) -> None:
 
     path = reports.write([folder])
     print(f"report: {path} (open it in a browser; it needs no network)")
-    print(f"dashboard: {sys.argv[0]} dashboard {folder} --open")
+    typed = f"{sys.executable} -m fedfilt" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
+    print(f"dashboard: {typed} dashboard {folder} --open")
 
 
 @contextmanager
