@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +19,7 @@ import pytest
 
 from fedfilt import Records
 from fedfilt._start import PROGRAM
-from helpers import ROOT, SLOW, call, config_file, finish, real, sure
+from helpers import ROOT, SLOW, call, config_file, finish, real, started, sure
 
 README = ROOT / "README.md"
 BEGINS = re.compile(r"(\S*/)?fedfilt \w")
@@ -132,26 +133,19 @@ def walked(words, options):
 
 
 def look_at(line, options):
-    """Start a dashboard, open the address that it prints, and end it as by Ctrl-C."""
-    running = subprocess.Popen(
-        ["bash", "-c", f"exec {line}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        **options,
-    )
-    try:
-        said = sure(running.stdout)
+    """Start a dashboard, open the address that it prints and the home, and end it as by Ctrl-C."""
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background of a shell it would be ignored
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": heard}
+    with started(["bash", "-c", f"exec {line}"], **pipes, **options) as running, sure(running.stdout) as said:
         address = re.search(r"http://\S+", said.readline())
         assert address, said.read()
-        with urllib.request.urlopen(address.group(), timeout=SLOW) as answer:
-            assert b"fedfilt" in answer.read()
-        os.killpg(running.pid, signal.SIGINT)
-        assert "dashboard ended" in said.read()
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        browser.open(address.group(), timeout=SLOW)  # with the token, which is then in a cookie
+        place = address.group().partition("?")[0]
+        assert b"The building" in browser.open(place, timeout=SLOW).read()
+        assert b"person-0" in browser.open(f"{place}home", timeout=SLOW).read()
+        running.send_signal(signal.SIGINT)
+        assert "dashboard stopped" in said.read()
 
 
 # --- what it says -------------------------------------------------------------------------------------------------

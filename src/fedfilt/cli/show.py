@@ -65,10 +65,9 @@ def dashboard(
 
                 webbrowser.open(once)
 
-        try:
+        with suppress(KeyboardInterrupt):  # the server ends by itself at Ctrl-C once it serves
             serve(runs or [Path("runs")], host, port, token, ready)
-        except KeyboardInterrupt:
-            print("dashboard stopped; runs continue")
+        print("dashboard stopped; runs continue")
 
 
 def after(folder: Path) -> None:
@@ -77,7 +76,8 @@ def after(folder: Path) -> None:
 
     path = reports.write([folder])
     print(f"report: {path} (open it in a browser; it needs no network)")
-    print(f"dashboard: {sys.argv[0]} dashboard {folder} --open")
+    typed = f"{sys.executable} -m fedfilt" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
+    print(f"dashboard: {typed} dashboard {folder} --open")
 
 
 @contextmanager
