@@ -252,9 +252,9 @@ class Evaluation:
     `validation` is the share of every device's training samples that it does not train on: to choose settings by.
     """
 
-    every: int = 10
-    trained: bool = False
-    validation: float = 0.0
+    every: int = 10  # rounds between tests; the last round is always tested
+    trained: bool = False  # also test the models after local training, before mixing
+    validation: float = 0.0  # share of a device's training samples held out, drawn with the seed, to choose settings by
 
     def __post_init__(self) -> None:
         check_count("evaluation.every", self.every)
