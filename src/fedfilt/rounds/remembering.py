@@ -21,6 +21,9 @@ class Remembered(NamedTuple):
     A rule that keeps something has a method `start(models) -> Remembered`, and is called with what it kept:
     `rule(models, updates, graph, remembered) -> (models, remembered)`. A device that joins starts from the mean of the
     others.
+
+    >>> Remembered(everyone={"rounds": np.zeros(())}).everyone["rounds"]
+    array(0.)
     """
 
     devices: Mapping[str, Array] = NOTHING  # (K, ...) of each device

@@ -61,6 +61,10 @@ class Updates(NamedTuple):
     """What all devices learnt in a round: one row per device, in device order.
 
     A device that is absent, or has no samples, has a row of zeros and the weight 0: it contributes nothing.
+
+    >>> updates = Updates(rows=np.array([[1.0], [4.0]]), weights=np.array([2.0, 1.0]))
+    >>> updates.averaged(np.zeros((2, 1))).ravel()
+    array([2., 2.])
     """
 
     rows: Array  # (K, B) trained model minus the model the device was given; NaN: not sent, see `fedfilt.rounds.blind`
@@ -194,7 +198,12 @@ class Happening(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next round needs."""
+    """What the next round needs.
+
+    >>> state = State(0, np.zeros((20, 10)))  # 20 devices, none of which has trained
+    >>> state.round, state.clients
+    (0, mappingproxy({}))
+    """
 
     round: int  # rounds played
     models: Array  # (K, B); sealed rows where the server cannot look, see `fedfilt.system.blind`
@@ -212,7 +221,14 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a person wants to see of a round."""
+    """What a person wants to see of a round.
+
+    >>> import fedfilt
+    >>> pairs = [(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2
+    >>> fitted = fedfilt.fit(pairs, fedfilt.models.Logistic((4,), 2), [(0, 1)], rounds=3)
+    >>> [(record.round, record.samples.tolist()) for record in fitted.records[-1:]]
+    [(3, [3.0, 3.0])]
+    """
 
     round: int  # counted from 1
     seconds: float  # of wall time
@@ -250,6 +266,9 @@ class Evaluation:
     """When models are tested: every n rounds and after the last; `trained` also tests them before mixing.
 
     `validation` is the share of every device's training samples that it does not train on: to choose settings by.
+
+    >>> Evaluation(every=5).validation
+    0.0
     """
 
     every: int = 10  # rounds between tests; the last round is always tested
@@ -263,7 +282,14 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Experiment:
-    """All that a run of rounds is made of."""
+    """All that a run of rounds is made of.
+
+    >>> import fedfilt
+    >>> config = fedfilt.from_table({"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}})
+    >>> with fedfilt.Run(config).experiment() as experiment:
+    ...     experiment.graph.count, experiment.aggregator.filter
+    (20, Tikhonov(mu=1.0))
+    """
 
     graph: Graph
     aggregator: Rule

@@ -54,6 +54,11 @@ class Run:
     A graph that is learned from the devices' first updates lacks that part until `learn_graph` is called.
     `sealed` is a run on the edge server of a deployment, which holds rows that it cannot read (`privacy.blind`).
     Data, graph and model may be given; then what the config says of them does not count.
+
+    >>> from fedfilt.runs.config import from_table
+    >>> run = Run(from_table({"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}))
+    >>> run.graph.count, run.start().models.shape
+    (20, (20, 650))
     """
 
     def __init__(

@@ -76,7 +76,14 @@ OLD_GRAPH: Table = {
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """A whole experiment."""
+    """A whole experiment.
+
+    >>> config = from_table({"rounds": 5, "aggregator": {"filter": {"mu": 10.0}}})
+    >>> config.rounds, config.aggregator.filter
+    (5, Tikhonov(mu=10.0))
+    >>> config.table(changed=True)["rounds"]
+    5
+    """
 
     seed: int = 0  # everything that is drawn depends on it
     rounds: int = 200  # how many, counted from 1
@@ -85,8 +92,8 @@ class Config:
     data: Any = None  # a data set
     partition: Any = None  # how its samples are dealt to the devices
     samples: Sizes = Sizes()
-    graph: GraphTable = GraphTable(Paper())
-    model: ModelTable = ModelTable()
+    graph: GraphTable = GraphTable(Paper())  # how devices are linked
+    model: ModelTable = ModelTable()  # what every device trains
     training: Training = Training()
     devices: Any = None  # hardware: a population
     scheduler: Any = None  # what each device is to do in a round
@@ -265,7 +272,11 @@ def _parsed_file(path: str | Path | None, content: bytes) -> Table:
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
-    """Make an experiment of a table; see `load`."""
+    """Make an experiment of a table; see `load`.
+
+    >>> from_table({"training": {"learning_rate": 0.1}}).training.learning_rate
+    0.1
+    """
     filled = {**{name: {} for name in PARTS if name not in ("filter", "graph", "model")}, **table}
     return typing.cast(Config, _made(Config, filled, ""))
 

@@ -16,7 +16,14 @@ DIVERGED = "diverged in round"  # part of what a device says when its model is n
 
 
 class Diverged(ArithmeticError):
-    """A device's model is no longer finite."""
+    """A device's model is no longer finite.
+
+    >>> try:
+    ...     raise diverged(device=3, round=7, training=Training(learning_rate=10))
+    ... except Diverged as error:
+    ...     print(str(error).partition(":")[0])
+    device 3 diverged in round 7
+    """
 
 
 @dataclass(frozen=True, repr=False)
