@@ -12,7 +12,6 @@ from fedfilt import __version__  # noqa: E402
 project, author, release = "fedfilt", "The fedfilt developers", __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "reference"]
 exclude_patterns = ["_ext"]
-suppress_warnings = ["toc.empty_glob"]  # a page that is not there yet
 
 myst_heading_anchors = 4
 highlight_language = "none"

@@ -19,7 +19,11 @@ from fedfilt.show.figures.style import BLUE, FAINT, INK, TEMPLATE, WALL
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "paper"
-DIVERGING = ["#0072B2", "#F7F7F7", "#D55E00"]  # blue to orange: told apart by the colour-blind, and in grey by lightness
+DIVERGING = [
+    "#0072B2",
+    "#F7F7F7",
+    "#D55E00",
+]  # blue to orange: told apart by the colour-blind, and in grey by lightness
 RULES = ("local", "mu=0.1", "mu=1", "mu=10", "fedavg")
 
 

@@ -1,7 +1,7 @@
-"""The pages of the reference, made from the code: a Sphinx extension that fills in lines such as `<!-- made: settings -->`.
+"""The pages of the reference, made from the code: a Sphinx extension for lines such as `<!-- made: settings -->`.
 
-What is behind `made:` is one of the functions in `MADE` and its arguments. It also takes links that leave docs/, such as
-`../SECURITY.md`, to the page that includes the file, or to the file itself.
+What is behind `made:` is one of the functions in `MADE` and its arguments. Links that leave docs/, such as
+`../SECURITY.md`, go to the page that includes the file, or to the file itself.
 """
 
 import ast
@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-INCLUDED = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security_policy"}
+INCLUDED = {  # a file outside of docs/ and its page
+    "CHANGELOG.md": "changelog",
+    "CONTRIBUTING.md": "contributing",
+    "SECURITY.md": "security_policy",
+    "examples/flower_quickstart/README.md": "flower_quickstart",
+}
+OPTIONAL = re.compile(r"^(\w+)\?\n", re.MULTILINE)  # of a toctree: a page, if there is one
 PLACE = re.compile(r"^<!-- made: (\w+) ?(.*) -->$", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 GIVEN = ("shape", "classes")  # what a model is given by its data: no file says it
@@ -98,7 +104,7 @@ def words(hint: Any) -> str:
     if typing.get_origin(hint) is tuple and several:
         inner = words(several[0])
         return "list of lists" if inner.startswith("list") else f"list of {inner}s"
-    if several and type(None) in several or isinstance(hint, type(int | str)):
+    if (several and type(None) in several) or isinstance(hint, type(int | str)):
         return " or ".join(words(one) for one in several if one is not type(None))
     if dataclasses.is_dataclass(hint):
         return "part" if _folder(hint) else "table"
@@ -159,7 +165,9 @@ def settings() -> str:
         inner = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
         if key in PARTS:
             folder = PARTS[key][0]
-            own = [] if hint is Any else [row for row in options(hint) if row.name not in ("name", "options", "topology")]
+            own = (
+                [] if hint is Any else [row for row in options(hint) if row.name not in ("name", "options", "topology")]
+            )
             tables.append(
                 f"## [{key}]\n\n{capital(option.meaning)} `{key}.name` is one of the [{folder}]({folder}.md), "
                 f"`{written(DEFAULTS[key])}` by default, or `module:Class`. Its options are the other keys"
@@ -194,7 +202,7 @@ def parts(folder: str) -> str:
     lines += [f"| [`{name}`](#{name}) | {cell(summary(part))} |" for name, part in found.items()]
     for name, part in found.items():
         rows = [] if folder == "engines" else options(part)
-        lines += [f"\n({name})=", f"## {name}\n", _auto(f"fedfilt.{folder}", part.__name__, ()), table(rows)]
+        lines += [f"\n## {name}\n", _auto(f"fedfilt.{folder}", part.__name__, ()), table(rows)]
     return "\n".join(lines)
 
 
@@ -277,9 +285,7 @@ def file(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-MADE: dict[str, Callable[..., str]] = {
-    one.__name__: one for one in (settings, listing, parts, names, commands, file)
-}
+MADE: dict[str, Callable[..., str]] = {one.__name__: one for one in (settings, listing, parts, names, commands, file)}
 
 
 # --- Sphinx -------------------------------------------------------------------------------------------------------
@@ -288,7 +294,8 @@ MADE: dict[str, Callable[..., str]] = {
 def filled(text: str, page: Path) -> str:
     """A page with what is made for it, and links that work on the site."""
     source = {name: path for path, name in INCLUDED.items()}.get(page.stem) if page.parent == DOCS else None
-    base = ROOT if source else page.parent
+    base = (ROOT / source).parent if source else page.parent
+    text = OPTIONAL.sub(lambda found: f"{found[1]}\n" if (DOCS / f"{found[1]}.md").exists() else "", text)
     made = PLACE.sub(lambda found: MADE[found[1]](*found[2].split()), text)
     return LINK.sub(lambda found: _linked(found[1], found[2] or "", base, page), made)
 
@@ -321,7 +328,12 @@ def setup(app: Any) -> dict[str, Any]:
         source[0] = filled(source[0], Path(app.srcdir) / f"{name}.md")
 
     def docstring(_: Any, what: str, name: str, thing: Any, settings: Any, lines: list[str]) -> None:
-        lines[:] = [re.sub(r"`?docs/(\w+)\.md`?", r":doc:`/\1`", line) for line in lines]
+        text = "\n".join(lines)
+        for paragraph in text.split("\n\n"):
+            if ">>>" not in paragraph:
+                plain = re.sub(r"(\||(?<!\w)\*\*(?=\w))", r"\\\1", paragraph)
+                text = text.replace(paragraph, re.sub(r"`?docs/(\w+)\.md`?", r":doc:`/\1`", plain))
+        lines[:] = text.split("\n")
 
     def signature(_: Any, what: str, name: str, thing: Any, settings: Any, given: str, back: str) -> tuple[str, str]:
         return shorter(given), shorter(back)
