@@ -15,6 +15,7 @@ exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4
 highlight_language = "none"
+smartquotes = False  # "word" is what a file has
 default_role = "py:obj"  # in docstrings: `Graph` is a link if there is such a name, else code
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of other packages, and code in backticks
@@ -33,7 +34,7 @@ html_title = f"fedfilt {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_sphinx = False
+html_show_copyright = html_show_sphinx = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#1d5b9b", "color-brand-content": "#1d5b9b"},
     "dark_css_variables": {"color-brand-primary": "#7fb5ee", "color-brand-content": "#7fb5ee"},

@@ -25,22 +25,24 @@ DIVERGING = [
     "#D55E00",
 ]  # blue to orange: told apart by the colour-blind, and in grey by lightness
 RULES = ("local", "mu=0.1", "mu=1", "mu=10", "fedavg")
+PLACES = {"fedavg": "bottom center", "mu=0.1": "middle right", "local": "middle right"}
 
 
 def signals(panels: dict[str, np.ndarray], limit: float) -> go.Figure:
-    """The paper's building from above, once for each signal, its devices coloured by it."""
+    """The paper's building from above, once for each of four signals, its devices coloured by it."""
     graph = fedfilt.Graph.paper()
     plan = floor_plan(graph)
-    figure = make_subplots(1, len(panels), subplot_titles=list(panels), horizontal_spacing=0.02)
-    for column, values in enumerate(panels.values(), 1):
+    figure = make_subplots(2, 2, subplot_titles=list(panels), horizontal_spacing=0.04, vertical_spacing=0.1)
+    for panel, values in enumerate(panels.values()):
+        place = {"row": panel // 2 + 1, "col": panel % 2 + 1}
         for trace in (*_links(graph, plan), _dots(plan, values, limit)):
-            figure.add_trace(trace, row=1, col=column)
+            figure.add_trace(trace, **place)
         for _, x0, y0, x1, y1 in plan.rooms:
             box = {"x0": x0, "y0": y0, "x1": x1, "y1": y1, "line": {"color": "#D5DAE1"}, "layer": "below"}
-            figure.add_shape(type="rect", row=1, col=column, **box)
-        figure.update_yaxes(scaleanchor=f"x{column if column > 1 else ''}", row=1, col=column)
+            figure.add_shape(type="rect", **place, **box)
+        figure.update_yaxes(scaleanchor=f"x{panel + 1 if panel else ''}", **place)
     figure.update_xaxes(visible=False).update_yaxes(visible=False)
-    return framed(figure, 250 * len(panels), 300)
+    return framed(figure, 640, 620)
 
 
 def _links(graph: fedfilt.Graph, plan: FloorPlan) -> list[go.Scatter]:
@@ -115,7 +117,7 @@ def trade_off() -> go.Figure:
             [np.mean(list(results.values(Case(name, rule), test, "mean").values())) for rule in RULES]
             for test in ("local", "global")
         )
-        places = ["bottom center" if rule == "fedavg" else "top center" for rule in RULES]
+        places = [PLACES.get(rule, "top center") for rule in RULES]
         words = [rule.replace("mu", "μ") for rule in RULES]
         line = go.Scatter(x=x, y=y, text=words, textposition=places, mode="lines+markers+text", line_color=BLUE)
         figure.add_trace(line.update(marker={"size": 9}, cliponaxis=False), row=1, col=column)

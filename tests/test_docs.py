@@ -1,5 +1,6 @@
 """The docs: what they list is what there is, their code runs, and the site builds without a warning."""
 
+import doctest
 import inspect
 import re
 import shlex
@@ -78,6 +79,10 @@ def test_every_option_has_a_type_and_a_meaning():
         lacking = [one.name for one in told if not one.type or not one.meaning]
         tables = {name for name in lacking if kind is Config and hasattr(getattr(load(None), name), "__module__")}
         assert set(lacking) <= tables, kind  # what a table means, its own docstring says
+
+
+def test_examples_of_the_extension():
+    assert doctest.testmod(reference) == (0, 1)
 
 
 def keys(table, path=""):

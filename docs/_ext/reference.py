@@ -323,15 +323,17 @@ def repository() -> str:
 
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
+    from sphinx.ext.autodoc.mock import mock
 
     def read(_: Any, name: str, source: list[str]) -> None:
-        source[0] = filled(source[0], Path(app.srcdir) / f"{name}.md")
+        with mock(app.config.autodoc_mock_imports):  # what is not installed, as where autodoc imports it
+            source[0] = filled(source[0], Path(app.srcdir) / f"{name}.md")
 
     def docstring(_: Any, what: str, name: str, thing: Any, settings: Any, lines: list[str]) -> None:
         text = "\n".join(lines)
         for paragraph in text.split("\n\n"):
             if ">>>" not in paragraph:
-                plain = re.sub(r"(\||(?<!\w)\*\*(?=\w))", r"\\\1", paragraph)
+                plain = re.sub(r"(\||(?<!\w)\*\*(?=[\w{]))", r"\\\1", paragraph)
                 text = text.replace(paragraph, re.sub(r"`?docs/(\w+)\.md`?", r":doc:`/\1`", plain))
         lines[:] = text.split("\n")
 
