@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test coverage test-home-assistant aarch64 bench fuzz audit wheels fresh lowest release-check clean
+.PHONY: demo check test coverage test-home-assistant aarch64 bench docs fuzz audit wheels fresh lowest release-check clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
@@ -80,6 +80,11 @@ fuzz: .venv/tested
 bench: .venv/benched
 	failed=0; for table in mix round networks growth plan dashboard; do $(BIN)/python benchmarks/$$table.py || failed=1; done; exit $$failed
 
+# The site, in build/docs: no warnings, and every link inside it leads somewhere
+docs: .venv/documented
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --quiet --doctree-dir build/doctrees docs build/docs
+	$(BIN)/python docs/_ext/links.py build/docs
+
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/fedfilt/native/*.cpp src/fedfilt/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) setuptools
@@ -97,6 +102,10 @@ bench: .venv/benched
 
 .venv-assistant/installed: tests/home_assistant.py
 	$(BIN)/python tests/home_assistant.py .venv-assistant
+
+.venv/documented: .venv/installed
+	$(PIP) --no-build-isolation --editable ".[docs]"
+	touch $@
 
 .venv/benched: .venv/installed
 	$(PIP) --no-build-isolation --editable ".[bench]"

@@ -95,6 +95,12 @@ def compare(
     With `controls`, every rule that uses the graph also runs on a shuffled, a complete and an empty graph.
     `tuned` is the result of `tune`, or its folder: each rule then has the settings chosen for it. With several seeds,
     all rules are compared with `against`: by default fine-tuning if it takes part, else FedAvg. For the rest see `run`.
+
+    >>> import tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 1, "samples": {"train": 9, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     len(compare(table, rules="fedavg,mu=1", folder=folder, engine={"workers": 1}).runs)
+    2
     """
     over = _axes(over)
     made = config_of(config, overrides, trust_code)
@@ -163,6 +169,12 @@ def tune(
     Learning rates come first, then the options that a rule's parts list in `search`. Every setting is tried with all
     seeds, which start at `first_seed`, so that lower ones are new to `compare(..., tuned=...)`. The runs are in
     `folder` (by default runs/NAME-tune), and the results in its tuned.json. For the rest see `run`.
+
+    >>> import tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 1, "samples": {"train": 20, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sorted(tune(table, "fedavg", budget=2, seeds=1, folder=folder, engine={"workers": 1}).rules)
+    ['fedavg']
     """
     made, names = config_of(config, overrides, trust_code), _named(rules)
     numbers = list(range(first_seed, check_count("first_seed", first_seed, low=0) + check_count("seeds", seeds)))
@@ -188,6 +200,10 @@ def advise(
     for reuse, and the advice for the dashboard. A probe trains with FedAvg for `rounds` rounds, then every device
     fine-tunes. With `share_labels`, devices also report how many samples of each label they have. See
     docs/choosing.md.
+
+    >>> table = {"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}
+    >>> advise(table, rounds=1).experiment
+    'EXPERIMENT.toml'
     """
     folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
     folder = folder if folder is not None and (folder / "config.toml").is_file() else None
@@ -235,6 +251,12 @@ def report(runs: Any, out: str | Path | None = None) -> Path:
 
     `runs` is a result of `run`, `compare` or `load`, or a folder, or a list of these. Without `out`, the file is
     report.html in the folder, or in the current folder if there are several.
+
+    >>> import tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 1, "samples": {"train": 9, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     report(run(table, f"{folder}/run", engine={"workers": 1})).name
+    'report.html'
     """
     several = [runs] if isinstance(runs, str | Path | Records | Comparison | Fitted) else list(runs)
     return reports.write(map(_folder, several), out)

@@ -23,8 +23,8 @@ class Attention:
     array([ 2.,  2., -5.])
     """
 
-    strength: float = 1.0
-    weights: str = "projected"
+    strength: float = 1.0  # how much alike updates count; 0 is FedAvg
+    weights: str = "projected"  # "projected" or "softmax"
     linear = False
 
     def __post_init__(self) -> None:

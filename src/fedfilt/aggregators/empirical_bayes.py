@@ -32,8 +32,8 @@ class EmpiricalBayes:
            [0.5, 0.5, 0. , 1. , 0. , 0. , 0. , 0. ]], dtype=float32)
     """
 
-    reading: str = "personal"
-    links: bool = False
+    reading: str = "personal"  # "personal" (a device's own signal keeps its size) or "balanced"
+    links: bool = False  # of the cosines between devices, take only their mean over links and over other pairs
     client = "two_level"
     like = "fedavg"
     travels: ClassVar = ("personal", "first", "second")

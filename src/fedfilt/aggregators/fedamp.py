@@ -22,8 +22,8 @@ class FedAMP:
     array([  0.23,   0.77, 100.  ])
     """
 
-    share: float = 0.9
-    sigma: float = 0.0
+    share: float = 0.9  # at 1, devices that are equal give themselves no weight of their own
+    sigma: float = 0.0  # scale of squared distances; 0: their median in the round
     linear = False
 
     def __post_init__(self) -> None:

@@ -26,9 +26,9 @@ class FedAvgM:
     array([3., 3.])
     """
 
-    momentum: float = 0.9
-    rate: float = 1.0
-    aggregator: Any = FedAvg()
+    momentum: float = 0.9  # share of the last change that goes on
+    rate: float = 1.0  # of the server's steps
+    aggregator: Any = FedAvg()  # the rule inside, without memory of its own
     search: ClassVar = {"momentum": (0.3, 0.95)}
 
     def __post_init__(self) -> None:

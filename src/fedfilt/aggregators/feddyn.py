@@ -22,7 +22,7 @@ class FedDyn:
     (array([4., 4.]), array([-1.]))
     """
 
-    alpha: float = 0.1
+    alpha: float = 0.1  # that of the client of the same name
 
     def __post_init__(self) -> None:
         check_number("aggregator.alpha", self.alpha, low=0, above=True)

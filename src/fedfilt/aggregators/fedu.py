@@ -22,8 +22,8 @@ class FedU:
            [9.]])
     """
 
-    eta: float = 0.1
-    mu: float = 1.0
+    eta: float = 0.1  # size of the step
+    mu: float = 1.0  # pull of a link
     search: ClassVar = {"mu": (0.1, 3.0)}
 
     def __post_init__(self) -> None:

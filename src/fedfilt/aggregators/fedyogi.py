@@ -24,11 +24,11 @@ class FedYogi:
     (array([1., 1.]), ['m', 'v'])
     """
 
-    rate: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 0.001
-    aggregator: Any = FedAvg()
+    rate: float = 0.01  # of the server's steps
+    beta1: float = 0.9  # how slowly m follows
+    beta2: float = 0.99  # how slowly v follows
+    tau: float = 0.001  # keeps steps small where v is near 0
+    aggregator: Any = FedAvg()  # the rule inside, without memory of its own
     search: ClassVar = {"rate": (0.001, 0.3)}
 
     def __post_init__(self) -> None:

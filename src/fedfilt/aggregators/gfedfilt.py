@@ -25,8 +25,8 @@ class GFedFilt:
            [2.]])
     """
 
-    filter: Response = Tikhonov()
-    signal: str = "models"
+    filter: Response = Tikhonov()  # a function of graph frequency
+    signal: str = "models"  # what passes the filter: trained "models", or "updates" alone
 
     def __post_init__(self) -> None:
         check_choice("signal", self.signal, ("models", "updates"))

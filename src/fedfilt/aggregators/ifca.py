@@ -21,7 +21,7 @@ class IFCA:
     array([3., 1.])
     """
 
-    clusters: int = 2
+    clusters: int = 2  # shared models, as many as the client of that name has
     client = "ifca"
     linear = False
 

@@ -27,7 +27,7 @@ class PaperLiteral:
            [2. ]])
     """
 
-    filter: Response = Tikhonov()
+    filter: Response = Tikhonov()  # a function of graph frequency
 
     def __post_init__(self) -> None:
         warnings.warn(

@@ -18,7 +18,7 @@ class SelfBlend:
            [6.]])
     """
 
-    own: float = 0.2
+    own: float = 0.2  # share of a device's own model
     search: ClassVar = {"own": (0.05, 0.9)}
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ class SFL:
            [3.]])
     """
 
-    hops: int = 1
+    hops: int = 1  # times that neighbours are averaged
     search: ClassVar = {"hops": (1, 5)}
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class APFL:
     (6,)
     """
 
-    alpha: float = 0.5
+    alpha: float = 0.5  # share of the personal model
     rule = "fedavg"
     passes = 2.0
     search: ClassVar = {"alpha": (0.1, 0.9)}

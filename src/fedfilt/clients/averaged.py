@@ -24,7 +24,7 @@ class Averaged:
     (2, 6)
     """
 
-    client: Any = FineTune()
+    client: Any = FineTune()  # one with a personal model
 
     def __post_init__(self) -> None:
         if not is_personal(self.client):

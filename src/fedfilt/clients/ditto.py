@@ -18,7 +18,7 @@ class Ditto:
     ((6,), (6,))
     """
 
-    weight: float = 0.1
+    weight: float = 0.1  # pull of the personal model towards the shared one
     rule = "fedavg"
     like = "plain"
     passes = 2.0

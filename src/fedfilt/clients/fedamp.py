@@ -17,7 +17,7 @@ class FedAMP:
     np.True_
     """
 
-    proximal: float = 0.1
+    proximal: float = 0.1  # pull towards the message of the rule
     rule = "fedamp"
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class FedDyn:
     (6,)
     """
 
-    alpha: float = 0.1
+    alpha: float = 0.1  # pull towards the model that was given
     rule = "feddyn"
     search: ClassVar = {"alpha": (0.01, 1.0)}
 

@@ -20,7 +20,7 @@ class FedPer:
     (np.True_, (6,))
     """
 
-    keep: tuple[str, ...] = ("head",)
+    keep: tuple[str, ...] = ("head",)  # layers that stay on the device; "head" is the last one with weights
     rule = "fedavg"
 
     def check(self, layout: Layout) -> None:

@@ -17,7 +17,7 @@ class FedProx:
     np.True_
     """
 
-    proximal: float = 0.1
+    proximal: float = 0.1  # pull towards the model that was given
     rule = "fedavg"
     search: ClassVar = {"proximal": (0.001, 1.0)}
 

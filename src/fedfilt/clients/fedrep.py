@@ -18,8 +18,8 @@ class FedRep:
     (6,)
     """
 
-    keep: tuple[str, ...] = ("head",)
-    head_epochs: int = 0
+    keep: tuple[str, ...] = ("head",)  # layers that stay on the device
+    head_epochs: int = 0  # epochs of these layers; 0: as planned
     rule = "fedavg"
     passes = 2.0
 

@@ -23,9 +23,9 @@ class FineTune:
     True
     """
 
-    epochs: int = 10
-    layers: tuple[str, ...] = ()
-    share: float = 1.0
+    epochs: int = 10  # on the device's own samples, after mixing
+    layers: tuple[str, ...] = ()  # that are fine-tuned; none: all
+    share: float = 1.0  # of the change: 1 is all, 0.5 half-way
     rule = "fedavg"
     like = "plain"
     search: ClassVar = {"epochs": (1, 30)}

@@ -23,7 +23,7 @@ class IFCA:
     (['cluster_1', 'cluster_2'], mappingproxy({}))
     """
 
-    clusters: int = 2
+    clusters: int = 2  # models that travel
     rule = "ifca"
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ class LabelPrior:
     array([ 0.  ,  0.  ,  0.  ,  0.  , -0.69, -0.69], dtype=float32)
     """
 
-    smoothing: float = 1.0
+    smoothing: float = 1.0  # samples that a device pretends to have of every label
     rule = "fedavg"
     like = "plain"
 

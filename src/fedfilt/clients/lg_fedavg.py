@@ -17,7 +17,7 @@ class LGFedAvg:
     (0,)
     """
 
-    share: tuple[str, ...] = ("head",)
+    share: tuple[str, ...] = ("head",)  # layers that are trained together
     rule = "fedavg"
 
     def check(self, layout: Layout) -> None:

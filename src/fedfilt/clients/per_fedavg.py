@@ -20,8 +20,8 @@ class PerFedAvg:
     (6,)
     """
 
-    inner_rate: float = 0.01
-    adapt: int = 1
+    inner_rate: float = 0.01  # of the step to the personal model
+    adapt: int = 1  # epochs of it on the device's own samples
     rule = "fedavg"
     search: ClassVar = {"inner_rate": (0.001, 0.3), "adapt": (1, 10)}
 

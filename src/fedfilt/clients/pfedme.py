@@ -21,9 +21,9 @@ class PFedMe:
     ((6,), (6,))
     """
 
-    weight: float = 15.0
-    steps: int = 5
-    rate: float = 0.005
+    weight: float = 15.0  # pull between the personal and the shared model
+    steps: int = 5  # of the personal model on each batch
+    rate: float = 0.005  # of the shared model
     rule = "fedavg"
     search: ClassVar = {"weight": (1.0, 50.0), "rate": (0.001, 0.1)}
 

@@ -28,10 +28,10 @@ class TwoLevel:
     (2, 6)
     """
 
-    epochs: int = 10
-    before: int = 10
-    every: int = 0
-    answers: str = "average"
+    epochs: int = 10  # of fine-tuning, in the round that personalises
+    before: int = 10  # rounds before the end in which that is
+    every: int = 0  # and in every so many rounds before that; 0: only then
+    answers: str = "average"  # "average" of both models' probabilities, "personal" or "shared"
     rule = "empirical_bayes"
     like = "plain"
     travels: ClassVar = ("personal", "first", "second")

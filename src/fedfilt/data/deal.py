@@ -20,9 +20,10 @@ class Sizes:
     `train` may be a pair (low, high): each device's number is then drawn between them. "whole" means all test samples.
     """
 
-    train: int | tuple[int, int] = 450
+    train: int | tuple[int, int] = 450  # training samples of a device, or [low, high] to draw a number for each
+    # samples like the device's own, or "whole": all test samples of its labels, by their share in its data
     local_test: int | str = 100
-    global_test: int | str = 100
+    global_test: int | str = 100  # test samples of all labels, or "whole"
 
     def __post_init__(self) -> None:
         low, high = self.train_range

@@ -64,11 +64,11 @@ UNKNOWN_LABEL = "its data has a label that the experiment does not know"
 class Sensors:
     """A table [[data.sensors]]: the sensors of a kind of device, if inputs differ; see `Making` for its keys."""
 
-    kind: str = ""
-    shape: tuple[int, ...] = ()
-    step: int = 0
-    rate: float = 0.0
-    channels: tuple[str, ...] = ()
+    kind: str = ""  # name of the kind
+    shape: tuple[int, ...] = ()  # of its windows
+    step: int = 0  # as in [data]
+    rate: float = 0.0  # as in [data]
+    channels: tuple[str, ...] = ()  # as in [data]
 
     def __post_init__(self) -> None:
         if not self.kind or not self.shape:
@@ -86,14 +86,14 @@ class Making:
 
     shape: tuple[int, ...] = ()  # of a sample; of a window (channels, rows)
     labels: tuple[str, ...] = ()  # names
-    step: int = 0  # rows between the starts of two windows; 0: half a window
-    rate: float = 0.0  # rows per second; 0: any
-    channels: tuple[str, ...] = ()  # columns, in this order; empty: all, in the order of the file
-    validation_share: float = 0.1
-    test_share: float = 0.2
-    soft: float = 0.0  # see `fedfilt.data.windows.softened`
-    scale: bool = True  # by the device's own training samples
-    sensors: tuple[Sensors, ...] = ()  # for each kind of device, if shape, step, rate and channels differ
+    step: int = 0  # rows between the starts of two windows; 0 is half a window
+    rate: float = 0.0  # rows a second; 0 is any
+    channels: tuple[str, ...] = ()  # columns, in this order; none are all, in the order of the file
+    validation_share: float = 0.1  # share of a device's samples to choose by, taken in the order of time
+    test_share: float = 0.2  # share of a device's samples to test on: the last ones
+    soft: float = 0.0  # draws loud motions together: asinh(soft · x); 0 leaves all as it is
+    scale: bool = True  # each channel by the device's own training samples
+    sensors: tuple[Sensors, ...] = ()  # of every kind of device, where shape, step, rate and channels are unlike
 
     def __post_init__(self) -> None:
         names = [one.kind for one in self.sensors]
@@ -146,7 +146,7 @@ class Making:
 class Public:
     """The server's own samples for a global test: a .npz or .safetensors file with x and y."""
 
-    file: str = ""
+    file: str = ""  # a .npz or .safetensors file with x and y
 
 
 class Held(NamedTuple):

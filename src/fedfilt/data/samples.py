@@ -48,6 +48,12 @@ class FederatedData:
 
     `local_test` is None if the local test is the whole global test restricted to the device's own labels; these are
     then weighted by `shares`.
+
+    >>> import fedfilt
+    >>> config = {"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}
+    >>> data = fedfilt.Run(fedfilt.from_table(config)).data
+    >>> data.count, data.classes, len(data.train[0])
+    (20, 10, 9)
     """
 
     name: str

@@ -43,7 +43,17 @@ Progress = Callable[[str, int, int], None]  # (file, bytes so far, bytes in all)
 
 
 class DataMissing(ValueError):
-    """A data file could not be had from any of its sources."""
+    """A data file could not be had from any of its sources.
+
+    >>> import tempfile
+    >>> from fedfilt.datasets.emnist import Emnist
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         _ = Store(cache=Path(folder), offline=True).path(Emnist.files[0])
+    ...     except DataMissing as error:
+    ...         print(str(error)[:30])
+    cannot get gzip.zip of emnist;
+    """
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,11 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Store:
-    """Where data files are kept (`cache`) and looked for (`folder`, also $FEDFILT_DATA)."""
+    """Where data files are kept (`cache`) and looked for (`folder`, also $FEDFILT_DATA).
+
+    >>> Store(cache=Path("data"), offline=True).cache
+    PosixPath('data')
+    """
 
     cache: Path = field(default_factory=lambda: default_cache())
     folder: Path | None = None

@@ -37,12 +37,12 @@ class Dsads:
     'dsads-s01-s15.zip'
     """
 
-    test_share: float = 1 / 3
-    soft: float = 0.0
-    sensors: str = "same"
-    archive: str = ""
-    watch_rate: float = RATE
-    pad: bool = True
+    test_share: float = 1 / 3  # share of a recording to test on: its end
+    soft: float = 0.0  # draws loud motions together: asinh(soft · x); 0 leaves all as it is
+    sensors: str = "same"  # "same" on all units, "unlike" by place, or "mixed"
+    archive: str = ""  # the public zip, or another of its layout, instead of the packed part
+    watch_rate: float = RATE  # Hz, or half of it for watches
+    pad: bool = True  # zeros for sensors that a device lacks; without, each kind has windows of its own shape
 
     files: ClassVar[tuple[DataFile, ...]] = (
         DataFile(

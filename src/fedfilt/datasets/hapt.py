@@ -38,11 +38,11 @@ class Hapt:
     12
     """
 
-    window: int = 128
-    step: int = 64
-    test_share: float = 0.3
-    soft: float = 0.0
-    transitions: bool = False
+    window: int = 128  # rows of a window
+    step: int = 64  # rows between the starts of two windows
+    test_share: float = 0.3  # share of a recording to test on: its end
+    soft: float = 0.0  # draws loud motions together: asinh(soft · x); 0 leaves all as it is
+    transitions: bool = False  # adds the 6 postural transitions
 
     channels: ClassVar[tuple[str, ...]] = CHANNELS[:-1]
     files: ClassVar[tuple[DataFile, ...]] = (

@@ -23,9 +23,9 @@ class Own(Making):
     3
     """
 
-    folders: str | tuple[str, ...] = ""
-    kinds: tuple[str, ...] = ()
-    public: Public = Public()
+    folders: str | tuple[str, ...] = ""  # of devices on this machine, to try an experiment out: a pattern, or a list
+    kinds: tuple[str, ...] = ()  # of devices whose sensors differ
+    public: Public = Public()  # the global test, if the server has one
 
     files: ClassVar[tuple[DataFile, ...]] = ()
 

@@ -22,10 +22,10 @@ class Watch:
     'watch_dataset.npy'
     """
 
-    window: int = 100
-    step: int = 50
-    test_share: float = 0.3
-    soft: float = 0.0
+    window: int = 100  # rows of a window
+    step: int = 50  # rows between the starts of two windows
+    test_share: float = 0.3  # share of a recording to test on: its end
+    soft: float = 0.0  # draws loud motions together: asinh(soft · x); 0 leaves all as it is
 
     channels: ClassVar[tuple[str, ...]] = ("ax", "ay", "az", "wx", "wy", "wz")
     labels: ClassVar[tuple[str, ...]] = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")

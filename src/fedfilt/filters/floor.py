@@ -13,8 +13,8 @@ class Floor:
     array([1.  , 0.75])
     """
 
-    mu: float = 10.0
-    floor: float = 0.3
+    mu: float = 10.0  # strength of mixing
+    floor: float = 0.3  # share of every model that stays personal
 
     def __post_init__(self) -> None:
         check_number("mu", self.mu, low=0)

@@ -16,7 +16,7 @@ class Heat:
     array([1.   , 0.368])
     """
 
-    t: float = 1.0
+    t: float = 1.0  # how long models diffuse
     search: ClassVar = {"t": (0.1, 10.0)}
 
     def __post_init__(self) -> None:

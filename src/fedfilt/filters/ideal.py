@@ -17,7 +17,7 @@ class Ideal:
     array([1., 1., 0.])
     """
 
-    cutoff: float = 1.0
+    cutoff: float = 1.0  # highest graph frequency that passes
 
     def __post_init__(self) -> None:
         check_number("cutoff", self.cutoff, low=0)

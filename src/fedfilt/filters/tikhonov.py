@@ -16,7 +16,7 @@ class Tikhonov:
     array([1.  , 0.5 , 0.25])
     """
 
-    mu: float = 1.0
+    mu: float = 1.0  # strength of mixing: 0 is personal, ∞ one shared model
     search: ClassVar = {"mu": (0.1, 100.0)}
 
     def __post_init__(self) -> None:

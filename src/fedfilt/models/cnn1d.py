@@ -15,7 +15,7 @@ class CNN1d:
 
     shape: tuple[int, ...]
     classes: int
-    kernel: int = 5
+    kernel: int = 5  # samples that a convolution sees
 
     def layers(self) -> Iterator[Layer]:
         channels, length = self.shape

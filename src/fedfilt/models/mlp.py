@@ -16,7 +16,7 @@ class MLP:
 
     shape: tuple[int, ...]
     classes: int
-    hidden: int = 64
+    hidden: int = 64  # neurons
 
     def layers(self) -> Iterator[Layer]:
         yield Flatten()

@@ -18,9 +18,9 @@ class Motifs:
 
     shape: tuple[int, ...]
     classes: int
-    filters: int = 128
-    kernel: int = 5
-    latent: int = 0
+    filters: int = 128  # motions to look for
+    kernel: int = 5  # samples of a motion
+    latent: int = 0  # channels of an encoder in front; 0: none
 
     def layers(self) -> Iterator[Layer]:
         channels, length = self.shape

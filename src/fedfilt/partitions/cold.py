@@ -20,10 +20,10 @@ class Cold:
     [4, 45, 2, 45]
     """
 
-    share: float = 0.3
-    low: int = 2
-    high: int = 10
-    partition: Any = Labels()
+    share: float = 0.3  # of devices that are cold
+    low: int = 2  # training samples of a cold device, at least
+    high: int = 10  # at most
+    partition: Any = Labels()  # deals the samples
 
     def __post_init__(self) -> None:
         check_number("partition.share", self.share, low=0, high=1)

@@ -16,7 +16,7 @@ class Dirichlet:
     [1.0, 1.0, 1.0]
     """
 
-    alpha: float = 0.5
+    alpha: float = 0.5  # small: devices are unlike; large: alike
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, low=0, above=True)

@@ -18,8 +18,8 @@ class Labels:
     True
     """
 
-    per_device: int = 2
-    cover: bool = True
+    per_device: int = 2  # labels of a device
+    cover: bool = True  # whether somebody holds each label
 
     def __post_init__(self) -> None:
         check_count("per_device", self.per_device)

@@ -21,8 +21,8 @@ class Relabelled:
     [2, 3, 1]
     """
 
-    shift: int = 1
-    partition: Any = Uniform()
+    shift: int = 1  # of labels from room to room
+    partition: Any = Uniform()  # deals the samples
 
     def __post_init__(self) -> None:
         check_count("partition.shift", self.shift, low=0)

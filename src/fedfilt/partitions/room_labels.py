@@ -19,9 +19,9 @@ class RoomLabels:
     True
     """
 
-    per_device: int = 4
-    shared: int = 3
-    cover: bool = True
+    per_device: int = 4  # labels of a device
+    shared: int = 3  # labels that all devices of a room have
+    cover: bool = True  # whether somebody holds each label
 
     def __post_init__(self) -> None:
         check_count("per_device", self.per_device)

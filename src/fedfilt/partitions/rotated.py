@@ -21,8 +21,8 @@ class Rotated:
     [[[[2, 4], [1, 3]]]]
     """
 
-    degrees: int = 90
-    partition: Any = Uniform()
+    degrees: int = 90  # from room to room, a multiple of 90
+    partition: Any = Uniform()  # deals the samples
 
     def __post_init__(self) -> None:
         if check_count("partition.degrees", self.degrees, low=0, high=360) % 90:

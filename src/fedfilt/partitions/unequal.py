@@ -21,10 +21,10 @@ class Unequal:
     [51, 39, 85, 50, 26, 65]
     """
 
-    spread: float = 1.0
-    least: int = 2
-    most: float = 10.0
-    partition: Any = Labels()
+    spread: float = 1.0  # of the logarithm of the numbers
+    least: int = 2  # samples of a device
+    most: float = 10.0  # times samples.train
+    partition: Any = Labels()  # deals the samples
 
     def __post_init__(self) -> None:
         check_number("partition.spread", self.spread, low=0, high=10)

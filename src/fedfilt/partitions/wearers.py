@@ -18,7 +18,7 @@ class Wearers:
     Wearers(unseen=2)
     """
 
-    unseen: int = 0
+    unseen: int = 0  # people whose tests are the global test, and who take no part
 
     def __post_init__(self) -> None:
         check_count("unseen", self.unseen, low=0)

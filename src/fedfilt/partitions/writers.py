@@ -18,8 +18,8 @@ class Writers:
     Writers(per_device=1, similar_rooms=False)
     """
 
-    per_device: int = 1
-    similar_rooms: bool = True
+    per_device: int = 1  # people
+    similar_rooms: bool = True  # whether the people of a room write alike
 
     def __post_init__(self) -> None:
         check_count("per_device", self.per_device)

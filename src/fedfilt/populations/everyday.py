@@ -24,11 +24,11 @@ class Everyday:
     ('smartwatch', 'phone', 'tablet', 'laptop', 'tv')
     """
 
-    kinds: str = "smartwatch phone tablet laptop tv"
+    kinds: str = "smartwatch phone tablet laptop tv"  # in turn
     path_loss_db: float = 90.0  # some metres indoors, through a wall
-    bandwidth_hz: float = 20e6
-    variability: float = 0.0
-    error: float = 0.0
+    bandwidth_hz: float = 20e6  # of all devices together
+    variability: float = 0.0  # spread from round to round that devices report before the plan is made
+    error: float = 0.0  # spread that nobody knows in advance
 
     def __post_init__(self) -> None:
         for kind in self.kinds.split() or [""]:

@@ -21,9 +21,9 @@ class Measured:
     Measured(table='home.csv', variability=0.0, error=0.0)
     """
 
-    table: str = ""
-    variability: float = 0.0
-    error: float = 0.0
+    table: str = ""  # CSV file of fedfilt profile's lines
+    variability: float = 0.0  # spread from round to round that devices report before the plan is made
+    error: float = 0.0  # spread that nobody knows in advance
 
     def draw(self, samples: Array, update_bytes: int, rng: np.random.Generator) -> Hardware:
         """The hardware of the devices in the table."""

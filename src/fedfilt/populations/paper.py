@@ -18,11 +18,11 @@ class Paper:
     np.float64(1000000.0)
     """
 
-    path_loss_db: float = 0.0
+    path_loss_db: float = 0.0  # 0 is as printed
     bandwidth_hz: float = 20e6  # of all devices together
-    energy_limit: float = np.inf  # joules per round
-    variability: float = 0.0
-    error: float = 0.0
+    energy_limit: float = np.inf  # joules a round
+    variability: float = 0.0  # spread from round to round that devices report before the plan is made
+    error: float = 0.0  # spread that nobody knows in advance
 
     def __post_init__(self) -> None:
         check_number("path_loss_db", self.path_loss_db, low=0)

@@ -23,12 +23,12 @@ class Prescribed:
     (0.54, 3.17)
     """
 
-    heterogeneity: float = 0.31
-    ratio: float = 1.92
-    fastest_seconds: float = 0.9
-    send_share: float = 0.5
-    variability: float = 0.0
-    error: float = 0.0
+    heterogeneity: float = 0.31  # H of the paper
+    ratio: float = 1.92  # of the slowest to the fastest device
+    fastest_seconds: float = 0.9  # of the fastest device, for everything
+    send_share: float = 0.5  # of these seconds that goes into sending
+    variability: float = 0.0  # spread from round to round that devices report before the plan is made
+    error: float = 0.0  # spread that nobody knows in advance
 
     def __post_init__(self) -> None:
         check_number("heterogeneity", self.heterogeneity, low=0, high=1)

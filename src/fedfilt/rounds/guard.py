@@ -46,15 +46,16 @@ class Guard:
     ([3.0, 4.0, 3.0, 10.5], [(3, 'clipped')])
     """
 
-    on: bool = True
-    clip: float = 3.0
-    cap: float = 1e6
-    samples: float = 10.0
-    strikes: int = 3
-    quarantine: int = 10
-    kept: int = 2
+    on: bool = True  # false switches it off, as guard = false does
+    clip: float = 3.0  # an update longer than so many times the round's median length is shortened to that; 0: never
+    cap: float = 1e6  # no parameter of a trained model is beyond ± so much; 0: no limit
+    samples: float = 10.0  # no device counts for more than so many times the median number of samples; 0: no limit
+    strikes: int = 3  # rounds over `clip` after which a device is in quarantine; it counts half after each; 0: never
+    quarantine: int = 10  # rounds in which it counts nothing, and of probation after them; 0: nobody is in quarantine
+    kept: int = 2  # good states to go back to when more than half of the devices diverge or collapse at once; 0: none
+    # "none", "filter" (bounds what a device does to any other) or "geometric" (a geometric median)
     robust: str = "none"
-    reach: float = 2.0
+    reach: float = 2.0  # bound of "filter", in median distances
 
     def __post_init__(self) -> None:
         for name in ("clip", "cap", "samples"):

@@ -32,8 +32,8 @@ class Kinds:
     Kinds(mix='alone', encoder=1)
     """
 
-    mix: str = "trunk"
-    encoder: int = 1
+    mix: str = "trunk"  # "trunk" keeps the first `encoder` layers within a kind, "alone" keeps all, "all" mixes all
+    encoder: int = 1  # layers that belong to a kind
 
     def __post_init__(self) -> None:
         check_choice("kinds.mix", self.mix, MIX)

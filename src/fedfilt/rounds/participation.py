@@ -47,10 +47,12 @@ class Participation:
     array([ True,  True,  True, False, False, False])
     """
 
-    fraction: float = 1.0
-    minimum: int = 1
-    weights: str = "equal"
+    fraction: float = 1.0  # share of the devices that can take part, rounded to the nearest number
+    minimum: int = 1  # take at least so many; a round in which fewer can take part passes without training
+    weights: str = "equal"  # "equal" chances, or by the number of "samples", which must be known here
+    # CSV file of who is there when: device,round or device,from,until; until is the round before which it ends
     trace: str = ""
+    # what devices that were not drawn get: "mixed" by the rule, or "kept": the model that they had
     absent: str = "mixed"
 
     def __post_init__(self) -> None:

@@ -18,7 +18,16 @@ OFF = Guard(on=False)
 
 
 def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
-    """One round: plan, train, mix, and test if a test is due."""
+    """One round: plan, train, mix, and test if a test is due.
+
+    >>> import fedfilt
+    >>> table = {"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}
+    >>> run = fedfilt.Run(fedfilt.from_table({**table, "engine": {"workers": 1}}))
+    >>> with run.experiment() as experiment:
+    ...     state, record = play_round(run.start(), experiment)
+    >>> state.round, int(record.samples.sum())
+    (1, 180)
+    """
     start = time.perf_counter()
     engine, done, (count, size) = experiment.engine, state.round + 1, state.models.shape
     schedule = experiment.scheduler(experiment.hardware.at(experiment.seed, done), experiment.update_bytes)
@@ -127,7 +136,15 @@ def _residuals(before: Array | None, replies: Sequence[Reply], count: int, size:
 
 
 def play(state: State, experiment: Experiment) -> Iterator[tuple[State, Record]]:
-    """The rounds from `state` to the last, each as (state, record)."""
+    """The rounds from `state` to the last, each as (state, record).
+
+    >>> import fedfilt
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 2, "samples": {"train": 9, "local_test": 9}}
+    >>> run = fedfilt.Run(fedfilt.from_table({**table, "engine": {"workers": 1}}))
+    >>> with run.experiment() as experiment:
+    ...     [record.round for state, record in play(run.start(), experiment)]
+    [1, 2]
+    """
     while state.round < experiment.rounds:
         play_one = play_round if experiment.events is None else experiment.events.play_round
         state, record = play_one(state, experiment)

@@ -38,13 +38,14 @@ class Privacy:
     0.5
     """
 
-    clip: float = 0.0
-    noise: float = 0.0
-    epsilon: float = 0.0
-    delta: float = 1e-5
+    clip: float = 0.0  # length (L2 norm) to which longer updates are cut; 0: none is
+    noise: float = 0.0  # standard deviation, in units of what one clipped update can change; 0: none
+    epsilon: float = 0.0  # sets the noise so that all rounds together cost so much; 0: `noise` says it
+    delta: float = 1e-5  # of the differential privacy
+    # keeps a row back in which one other device has more than one in so many of the others' share; 0: never
     least_others: int = 0
-    grid: float = 0.0
-    blind: bool = False
+    grid: float = 0.0  # rows are rounded at random to multiples of it; 0: not at all
+    blind: bool = False  # the edge server of a deployment mixes rows that it cannot read, and can do none of the above
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise", "epsilon", "grid"):

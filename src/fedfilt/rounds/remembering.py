@@ -21,6 +21,9 @@ class Remembered(NamedTuple):
     Such a rule has a method `start(models) -> Remembered`, and is called with its memory:
     `rule(models, updates, graph, remembered) -> (models, remembered)`. For a device that joins, the mean of the others
     is used.
+
+    >>> Remembered(everyone={"rounds": np.zeros(())}).everyone["rounds"]
+    array(0.)
     """
 
     devices: Mapping[str, Array] = NOTHING  # (K, ...) per device

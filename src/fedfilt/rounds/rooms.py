@@ -14,7 +14,16 @@ from fedfilt.training.trainer import Trainer
 
 
 class Rooms:
-    """The answers of each room's devices about the moments of their local tests, ready for a vote."""
+    """The answers of each room's devices about the moments of their local tests, ready for a vote.
+
+    >>> import fedfilt
+    >>> from dataclasses import replace
+    >>> table = {"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}
+    >>> run = fedfilt.Run(fedfilt.from_table(table))
+    >>> data = replace(run.data, moments=np.arange(len(run.data.y)))  # every digit is a moment of its own
+    >>> Rooms(run.start().models, run.trainer, data, run.graph.rooms).accuracy().shape
+    (4,)
+    """
 
     def __init__(self, models: Array, trainer: Trainer | Sequence[Trainer], data: FederatedData, rooms: Any) -> None:
         """`models` (K, B), one row per device; `rooms` (K,) says which devices vote together.

@@ -40,6 +40,14 @@ def summary(tests: Tests, data: FederatedData, goal: Goal = Goal()) -> dict[str,
 
     For labels, these are the paper's I_1 .. I_4 and the summed confusion matrix. A metric other than accuracy is
     included by name. If training samples were held out, "validation" has the same on those.
+
+    >>> import fedfilt
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 1, "samples": {"train": 9, "local_test": 9}}
+    >>> run = fedfilt.Run(fedfilt.from_table({**table, "engine": {"workers": 1}}))
+    >>> with run.experiment() as experiment:
+    ...     [(state, record)] = fedfilt.play(run.start(), experiment)
+    >>> sorted(summary(record.mixed, run.data))
+    ['global', 'local']
     """
     usual = goal.metric == ACCURACY and goal.kind == "labels"
     both: dict[str, tuple[Array | None, Array]] = {}

@@ -52,15 +52,17 @@ class Event:
     (3,)
     """
 
-    round: int
-    join: Ids = ()
-    leave: Ids = ()
-    move: Ids = ()
-    offline: Ids = ()
-    until: int = 0
+    round: int  # before this round, counted from 1
+    join: Ids = ()  # devices that come
+    leave: Ids = ()  # devices that go for good
+    move: Ids = ()  # devices that change their links or room
+    offline: Ids = ()  # devices that do not train; their rows are mixed all the same
+    until: int = 0  # offline before this round; 0: to the end
+    # [a, b] or [a, b, weight]: all links of devices that join or move
     links: tuple[tuple[float, ...], ...] | None = None
+    # the model of a device that joins: of its "neighbours", the "mean", or its "own" of before
     start: str = "neighbours"
-    room: int | str | None = None
+    room: int | str | None = None  # where they are from now on
 
     def __post_init__(self) -> None:
         check_count("events.round", self.round)

@@ -61,6 +61,10 @@ class Updates(NamedTuple):
     """What all devices learnt in a round: one row per device, in device order.
 
     A device that is absent, or has no samples, has a row of zeros and weight 0: it contributes nothing.
+
+    >>> updates = Updates(rows=np.array([[1.0], [4.0]]), weights=np.array([2.0, 1.0]))
+    >>> updates.averaged(np.zeros((2, 1))).ravel()
+    array([2., 2.])
     """
 
     rows: Array  # (K, B) trained model minus the model the device received; NaN: not sent, see `fedfilt.rounds.blind`
@@ -194,7 +198,12 @@ class Happening(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next round needs."""
+    """What the next round needs.
+
+    >>> state = State(0, np.zeros((20, 10)))  # 20 devices, none of which has trained
+    >>> state.round, state.clients
+    (0, mappingproxy({}))
+    """
 
     round: int  # rounds played
     models: Array  # (K, B); sealed rows with a blind server, see `fedfilt.system.blind`
@@ -212,7 +221,14 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What people want to see of a round."""
+    """What people want to see of a round.
+
+    >>> import fedfilt
+    >>> pairs = [(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2
+    >>> fitted = fedfilt.fit(pairs, fedfilt.models.Logistic((4,), 2), [(0, 1)], rounds=3)
+    >>> [(record.round, record.samples.tolist()) for record in fitted.records[-1:]]
+    [(3, [3.0, 3.0])]
+    """
 
     round: int  # counted from 1
     seconds: float  # of wall time
@@ -253,12 +269,15 @@ class Evaluation:
 
     `validation` is the share of each device's training samples that is held out for choosing settings.
     Without `tests`, models are tested only on these.
+
+    >>> Evaluation(every=5).validation
+    0.0
     """
 
-    every: int = 10
-    trained: bool = False
-    validation: float = 0.0
-    tests: bool = True
+    every: int = 10  # rounds between tests; the last round is always tested
+    trained: bool = False  # also test the models after local training, before mixing
+    validation: float = 0.0  # share of a device's training samples held out, drawn with the seed, to choose settings by
+    tests: bool = True  # false: test only on the samples that are held out
 
     def __post_init__(self) -> None:
         check_count("evaluation.every", self.every)
@@ -271,7 +290,14 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Experiment:
-    """Everything needed to play rounds."""
+    """Everything needed to play rounds.
+
+    >>> import fedfilt
+    >>> config = fedfilt.from_table({"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}})
+    >>> with fedfilt.Run(config).experiment() as experiment:
+    ...     experiment.graph.count, experiment.aggregator.filter
+    (20, Tikhonov(mu=1.0))
+    """
 
     graph: Graph
     aggregator: Rule

@@ -82,7 +82,14 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Advice:
-    """What was measured, and the advice that follows."""
+    """What was measured, and the advice that follows.
+
+    >>> import fedfilt
+    >>> table = {"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}
+    >>> advice = fedfilt.advise(table, rounds=1)
+    >>> advice.graph in ("given", "found", "none"), len(advice.clusters) > 0
+    (True, True)
+    """
 
     experiment: str  # its name on the command line
     own: str  # the experiment's own rule

@@ -54,6 +54,11 @@ class Run:
     A graph that is learned from the devices' first updates is incomplete until `learn_graph` is called.
     `sealed` means a run on the edge server of a deployment that holds rows it cannot read (`privacy.blind`).
     Data, graph and model may be passed in; they replace what the config says.
+
+    >>> from fedfilt.runs.config import from_table
+    >>> run = Run(from_table({"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}))
+    >>> run.graph.count, run.start().models.shape
+    (20, (20, 650))
     """
 
     def __init__(

@@ -14,7 +14,15 @@ from fedfilt.runs.records import Records, find_runs
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The runs in a folder, together or one by one (`for run in comparison`)."""
+    """The runs in a folder, together or one by one (`for run in comparison`).
+
+    >>> import fedfilt, tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 1, "samples": {"train": 9, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = fedfilt.compare(table, rules="fedavg,local", folder=folder, engine={"workers": 1})
+    ...     [records.name for records in Comparison.of(folder)]
+    ['fedavg', 'local']
+    """
 
     folder: Path
     runs: tuple[Records, ...]

@@ -76,23 +76,31 @@ OLD_GRAPH: Table = {
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """A whole experiment."""
+    """A whole experiment.
 
-    seed: int = 0
-    rounds: int = 200
+    >>> config = from_table({"rounds": 5, "aggregator": {"filter": {"mu": 10.0}}})
+    >>> config.rounds, config.aggregator.filter
+    (5, Tikhonov(mu=10.0))
+    >>> config.table(changed=True)["rounds"]
+    5
+    """
+
+    seed: int = 0  # everything that is drawn depends on it
+    rounds: int = 200  # how many, counted from 1
+    # what a device counts for when models are mixed: the samples it "trained" on in the round, or all it "held"
     weights: str = "trained"
-    data: Any = None
-    partition: Any = None
+    data: Any = None  # a data set
+    partition: Any = None  # how its samples are dealt to the devices
     samples: Sizes = Sizes()
-    graph: GraphTable = GraphTable(Paper())
-    model: ModelTable = ModelTable()
+    graph: GraphTable = GraphTable(Paper())  # how devices are linked
+    model: ModelTable = ModelTable()  # what every device trains
     training: Training = Training()
-    devices: Any = None
-    scheduler: Any = None
-    sparsifier: Any = None
+    devices: Any = None  # hardware: a population
+    scheduler: Any = None  # what each device is to do in a round
+    sparsifier: Any = None  # what of an update is sent
     late: Lateness = Lateness()
-    aggregator: Any = None
-    client: Any = None
+    aggregator: Any = None  # the rule
+    client: Any = None  # what a device does in a round
     evaluation: Evaluation = Evaluation()
     engine: EngineTable = EngineTable()
     checkpoint: CheckpointTable = CheckpointTable()
@@ -101,7 +109,7 @@ class Config:
     guard: Guard = Guard()
     privacy: Privacy = Privacy()
     participation: Participation = Participation()
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()  # devices that join, leave, move or go offline
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, low=0)
@@ -264,7 +272,11 @@ def _parsed_file(path: str | Path | None, content: bytes) -> Table:
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
-    """Make an experiment from a table; see `load`."""
+    """Make an experiment from a table; see `load`.
+
+    >>> from_table({"training": {"learning_rate": 0.1}}).training.learning_rate
+    0.1
+    """
     filled = {**{name: {} for name in PARTS if name not in ("filter", "graph", "model")}, **table}
     return typing.cast(Config, _made(Config, filled, ""))
 

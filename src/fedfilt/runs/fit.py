@@ -58,7 +58,13 @@ log = logging.getLogger("fedfilt")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
-    """Personal models, one row per device, and how training went."""
+    """Personal models, one row per device, and how training went.
+
+    >>> from fedfilt.models import Logistic
+    >>> fitted = fit([(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2, Logistic((4,), 2), [(0, 1)], rounds=3)
+    >>> fitted.rows.shape, sorted(fitted.accuracy), len(fitted.records)
+    ((2, 10), ['global', 'local'], 3)
+    """
 
     rows: Array  # (K, B), or (K, n, B) if the answers of several models are averaged
     records: list[Record]

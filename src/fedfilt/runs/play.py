@@ -44,6 +44,14 @@ def play_in_folder(
     A new run needs a new or empty folder; `resume` continues from the last checkpoint, or starts if there is none. A
     finished run stays as it is, unless it is to have more rounds: then it continues from its last one. An `engine` that
     is already running with the same data, model and seed may be passed in.
+
+    >>> import tempfile
+    >>> from fedfilt.runs.config import from_table
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 2, "samples": {"train": 9, "local_test": 9}}
+    >>> run = Run(from_table({**table, "engine": {"workers": 1}}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [line["round"] for line in play_in_folder(run, Path(folder) / "run")]
+    [1, 2]
     """
     if engine is None:
         run.check_here()

@@ -56,6 +56,14 @@ class Records:
     """A run, read from its folder; `refresh` reads what is new.
 
     `rounds` are the lines of metrics.jsonl without the columns per device, which `line(round)` reads on demand.
+
+    >>> import fedfilt, tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 2, "samples": {"train": 9, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = fedfilt.run(table, f"{folder}/run", engine={"workers": 1})
+    ...     records = Records(f"{folder}/run")
+    >>> records.status, [line["round"] for line in records.rounds]
+    ('finished', [1, 2])
     """
 
     def __init__(self, folder: str | Path, name: str = "") -> None:

@@ -22,8 +22,8 @@ CONTROLS = ("shuffled", "complete", "empty")  # different links between the same
 class ModelTable:
     """The table [model]: a file in fedfilt/models, or module:Class, with its options."""
 
-    name: str = "paper_cnn"
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str = "paper_cnn"  # a model, or module:Class
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # those of the model
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class GraphTable:
     between the same devices in the same rooms: "shuffled", "complete" (all with weight 1) or "empty".
     """
 
-    topology: Any
-    laplacian: str = "combinatorial"
-    shuffle: bool = False
-    control: str = ""
+    topology: Any  # a topology, which brings options of its own
+    laplacian: str = "combinatorial"  # "combinatorial", "random_walk" or "symmetric"
+    shuffle: bool = False  # a control: give the links to other devices, drawn with the seed
+    control: str = ""  # a control: other links between the same devices, "shuffled", "complete" or "empty"; "" for none
 
     def __post_init__(self) -> None:
         check_choice("graph.laplacian", self.laplacian, KINDS)
@@ -88,13 +88,14 @@ class EngineTable:
     which rounds start, such as ["23:00", "05:00"].
     """
 
-    name: str = "local"
-    workers: int = 0
-    timeout_seconds: float = 600.0
-    real_time: bool = False
+    name: str = "local"  # "local" (this machine) or "flower"; the keys below `workers` are for Flower
+    workers: int = 0  # threads of the native core, or processes where torch trains; 0: one per core, 1: this process
+    timeout_seconds: float = 600.0  # the longest that a round may take
+    real_time: bool = False  # whether clocks and deadlines are real instead of simulated
+    # what a real deadline allows on top, for Flower's own polling and starting of processes
     grace_seconds: float = 15.0
-    every: str = ""
-    between: tuple[str, ...] = ()
+    every: str = ""  # time from one round of a deployment to the next, such as "6h"
+    between: tuple[str, ...] = ()  # times of day within which rounds of a deployment begin, such as ["23:00", "05:00"]
 
     def __post_init__(self) -> None:
         check_choice("engine.name", self.name, _parts.names("engines"))
@@ -109,7 +110,7 @@ class EngineTable:
 class CheckpointTable:
     """The table [checkpoint]: how often the state of a run is saved."""
 
-    every: int = 10
+    every: int = 10  # rounds lost at most if the run is killed
 
     def __post_init__(self) -> None:
         check_count("checkpoint.every", self.every)

@@ -55,7 +55,15 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """What was tried for each rule, the best first, in a folder of runs."""
+    """What was tried for each rule, the best first, in a folder of runs.
+
+    >>> import fedfilt, tempfile
+    >>> table = {"data": "digits", "model": "logistic", "rounds": 1, "samples": {"train": 20, "local_test": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = fedfilt.tune(table, "fedavg", budget=2, seeds=1, folder=folder, engine={"workers": 1})
+    ...     len(Tuned.of(folder).rules["fedavg"])
+    2
+    """
 
     folder: Path
     rules: Mapping[str, Sequence[Tried]]

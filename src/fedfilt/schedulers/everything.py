@@ -15,9 +15,9 @@ class Everything:
     3
     """
 
-    epochs: int = 3
-    data_fraction: float = 1.0
-    density: float = 1.0
+    epochs: int = 3  # on a device's samples
+    data_fraction: float = 1.0  # of its samples
+    density: float = 1.0  # of the update's bytes
 
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, low=0)

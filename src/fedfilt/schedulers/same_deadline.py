@@ -27,18 +27,18 @@ class SameDeadline:
     {'sync'}
     """
 
-    deadline: str = "slowest_minimum"
-    theta: float = 0.5
-    seconds: float = 1.0
-    target: float = 0.8
-    importance: tuple[float, float, float] = (0.4, 0.4, 0.2)
-    epochs: tuple[int, int] = (1, 5)
-    data_fraction_min: float = 0.3
-    density_min: float = 0.1
-    exponent: float = 1.0
-    bandwidth: str = "equal"
-    slow_clocks: bool = False
-    equality: bool = False
+    deadline: str = "slowest_minimum"  # "slowest_minimum", "fastest_full", "trade_off", "seconds" or "target_utility"
+    theta: float = 0.5  # where "trade_off" is between the slowest device's least and its all
+    seconds: float = 1.0  # of a round, for "seconds"
+    target: float = 0.8  # mean utility, for "target_utility"
+    importance: tuple[float, float, float] = (0.4, 0.4, 0.2)  # of epochs, data and what is sent
+    epochs: tuple[int, int] = (1, 5)  # least and most
+    data_fraction_min: float = 0.3  # of a device's samples
+    density_min: float = 0.1  # of the update's bytes
+    exponent: float = 1.0  # below 1, time is spread over the three terms
+    bandwidth: str = "equal"  # "equal" or "optimal"
+    slow_clocks: bool = False  # devices that would idle compute more slowly
+    equality: bool = False  # devices end exactly at the deadline, if they can
 
     def __post_init__(self) -> None:
         check_choice("deadline", self.deadline, RULES)

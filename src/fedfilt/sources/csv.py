@@ -29,9 +29,9 @@ class Csv:
     Csv(file='now.csv', time='time', whole=False)
     """
 
-    file: str
-    time: str = "time"  # column
-    whole: bool = False
+    file: str  # that another program appends to
+    time: str = "time"  # its column
+    whole: bool = False  # also what is in the file at the start
 
     def readings(self, making: Making, bus: Bus, clock: Clock, stop: threading.Event) -> Iterator[Reading]:
         """The lines that are appended."""

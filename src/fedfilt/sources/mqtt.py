@@ -37,12 +37,12 @@ class Mqtt:
     [('zigbee2mqtt/hall', 'occupancy'), ('zigbee2mqtt/hall', 'illuminance')]
     """
 
-    topic: str = ""
-    channels: tuple[str, ...] = ()
-    time: str = "time"  # key of the time in a message; without it, the time of arrival counts
-    every: float = 0.0  # seconds; 0: when messages arrive
-    hold: float = 3600.0  # seconds that a value stays valid, with `every`
-    format: str = "json"  # or cbor, which needs cbor2
+    topic: str = ""  # of messages that have all channels
+    channels: tuple[str, ...] = ()  # keys in a message, or TOPIC or TOPIC#key each; none: the experiment's
+    time: str = "time"  # key of the time in a message; without it, a message is of the time when it comes
+    every: float = 0.0  # seconds; 0: when messages come
+    hold: float = 3600.0  # seconds for which a value counts, with `every`
+    format: str = "json"  # "json", or "cbor", which needs cbor2
 
     def __post_init__(self) -> None:
         check_choice("format", self.format, ["json", "cbor"])

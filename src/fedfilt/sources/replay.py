@@ -27,9 +27,9 @@ class Replay:
     Replay(file='monday.csv', time='time', label='label', again=False, at='now')
     """
 
-    file: str
-    time: str = "time"  # column
-    label: str = "label"  # column
+    file: str  # CSV, Parquet or .npz
+    time: str = "time"  # its column
+    label: str = "label"  # its column
     again: bool = False  # from the start, when it has ended
     at: str | float = "now"  # or when it begins; "time": each row at its own time, and what is past is passed over
 

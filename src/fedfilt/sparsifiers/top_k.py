@@ -17,8 +17,8 @@ class TopK:
     ([0.0, -5.0, 0.0], [3.0, 0.0, 1.0])
     """
 
-    error_feedback: bool = True
-    half: bool = False
+    error_feedback: bool = True  # what was not sent is added to the next update
+    half: bool = False  # send float16
 
     def full_bytes(self, size: int) -> int:
         """Bytes of a whole update of `size` values."""

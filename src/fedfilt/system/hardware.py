@@ -22,6 +22,11 @@ class Hardware:
     `variability` is the spread (σ of a log-normal factor) of a device's speed and rate from round to round, which the
     plan knows because devices report their state at the start of a round. `error` is the spread that the plan does not
     know.
+
+    >>> from fedfilt.populations import Paper
+    >>> hardware = Paper().draw(np.full(20, 450), 212008, np.random.default_rng(0))
+    >>> hardware.count, hardware.compute_seconds().shape
+    (20, (20,))
     """
 
     samples: Array

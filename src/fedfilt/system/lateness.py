@@ -18,9 +18,10 @@ class Lateness:
     replied.
     """
 
-    policy: str = "wait"
+    policy: str = "wait"  # "wait" for all, until the "deadline", or for a "quorum"
+    # devices are late after deadline · exp(margin · σ), where σ is the spread that the plan does not know
     margin: float = 1.6
-    quorum: float = 0.9
+    quorum: float = 0.9  # the round ends when this share of the devices has arrived
 
     def __post_init__(self) -> None:
         check_choice("late.policy", self.policy, ("wait", "deadline", "quorum"))

@@ -11,7 +11,11 @@ from fedfilt._types import Array
 
 
 class Plan(NamedTuple):
-    """A device's work for this round."""
+    """A device's work for this round.
+
+    >>> Plan(epochs=2, data_fraction=0.5).samples(held=45)
+    22
+    """
 
     epochs: int = 3  # 0: it does not take part
     data_fraction: float = 1.0  # of its samples, rounded down
@@ -30,7 +34,11 @@ class Plan(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A plan for each device, and the round's deadline in seconds."""
+    """A plan for each device, and the round's deadline in seconds.
+
+    >>> Schedule([Plan(), Plan(epochs=1)], deadline=2.5).plans[1].epochs
+    1
+    """
 
     plans: Sequence[Plan]
     deadline: float = math.inf

@@ -37,9 +37,9 @@ def within(groups: Array) -> int:
 class InBuilding(ABC):
     """Devices in a building: `rooms` rooms with `devices` devices in total, or the CSV or TOML file `building`."""
 
-    rooms: int = 4
-    devices: int | None = None
-    building: str = ""
+    rooms: int = 4  # that are drawn
+    devices: int | None = None  # in all; by default 4 to 7 are drawn for each room
+    building: str = ""  # a CSV table device,room,x,y,z or a TOML file of your own building
 
     def place(self, seed: int) -> Building:
         """The building, read from the file or generated from the seed."""

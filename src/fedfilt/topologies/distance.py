@@ -22,7 +22,7 @@ class Distance(InBuilding):
     Graph(10 devices, 20 edges, 1 component, 2 rooms)
     """
 
-    reach: float | None = None
+    reach: float | None = None  # metres; by default the least that connects all devices
 
     def __call__(self, seed: int) -> Graph:
         place = self.place(seed)

@@ -21,7 +21,7 @@ class Edges(InBuilding):
     Graph(3 devices, 1 edge, 2 components)
     """
 
-    file: str = ""
+    file: str = ""  # CSV: a,b or a,b,weight
 
     def __post_init__(self) -> None:
         if not self.file:

@@ -24,10 +24,10 @@ class Found:
     Graph(20 devices, 16 edges, 4 components, 4 rooms)
     """
 
-    k: int = 2
-    every: int = 0
-    weighted: bool = True
-    graph: Any = Paper()
+    k: int = 2  # neighbours of a device; 0: chosen by two halves of the samples
+    every: int = 0  # rounds after which it is found again; 0: never
+    weighted: bool = True  # links weigh the cosine of two updates, instead of 1
+    graph: Any = Paper()  # which devices and rooms there are
     learned = True
 
     def __post_init__(self) -> None:

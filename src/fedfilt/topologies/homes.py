@@ -24,14 +24,14 @@ class Homes:
     Graph(20 devices, 10 edges, 10 components, 10 rooms)
     """
 
-    rooms: int = 4
-    devices: int | None = None
-    inside: bool = True
-    between: str = "none"
-    weight: float = 1.0
-    k: int = 4
-    file: str = ""
-    reweigh: bool = False
+    rooms: int = 4  # people
+    devices: int | None = None  # in all; by default one each
+    inside: bool = True  # link the devices of a person
+    between: str = "none"  # link people: "none", "same_place", "updates", "distances" or "everyone"
+    weight: float = 1.0  # of links between people
+    k: int = 4  # neighbours, for "updates" and "distances"
+    file: str = ""  # CSV of distances, for "distances"
+    reweigh: bool = False  # links are as strong as the first updates of their ends are alike
 
     def __post_init__(self) -> None:
         check_choice("graph.between", self.between, BETWEEN)

@@ -12,7 +12,7 @@ class Nearest(InBuilding):
     Graph(10 devices, 26 edges, 1 component, 2 rooms)
     """
 
-    k: int = 4
+    k: int = 4  # neighbours of a device
 
     def __call__(self, seed: int) -> Graph:
         place = self.place(seed)

@@ -11,7 +11,7 @@ class Paper:
     Graph(20 devices, 39 edges, 1 component, 4 rooms)
     """
 
-    devices: int = 20
+    devices: int = 20  # always 20
 
     def __post_init__(self) -> None:
         if self.devices != 20:

@@ -32,7 +32,11 @@ class Own(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The result of a client's work."""
+    """The result of a client's work.
+
+    >>> Sent(np.zeros(3, np.float32), loss=0.5, state={"rounds": np.ones(1)}).loss
+    0.5
+    """
 
     model: Array  # (B,) the model that the device sends
     loss: float = math.nan  # mean of the last epoch
@@ -41,7 +45,15 @@ class Sent(NamedTuple):
 
 
 class Task:
-    """What a client works with: its row, its own samples behind the trainer, what it kept, and the plan."""
+    """What a client works with: its row, its own samples behind the trainer, what it kept, and the plan.
+
+    >>> from fedfilt.clients import Plain
+    >>> task = example(Plain())
+    >>> before = task.model.copy()
+    >>> loss = task.train(task.model, epochs=1)
+    >>> task.samples > 0, bool((task.model != before).any())
+    (True, True)
+    """
 
     def __init__(
         self,

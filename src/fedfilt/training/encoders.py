@@ -29,10 +29,11 @@ class Encoder:
     [(2,)]
     """
 
-    latent: tuple[int, ...] = ()  # none: there are no encoders
-    kernel: int = 9  # of a convolution, in rows or pixels of the input
-    epochs: int = 10  # without labels
-    learning_rate: float = 0.05  # in them
+    # what encoders map inputs to: [channels, places] or [numbers]; empty: there are no encoders
+    latent: tuple[int, ...] = ()
+    kernel: int = 9  # least size of the convolution, in rows or pixels of the input
+    epochs: int = 10  # without labels, before a device's first round; 0: none
+    learning_rate: float = 0.05  # in these epochs
 
     def __post_init__(self) -> None:
         for side in self.latent:

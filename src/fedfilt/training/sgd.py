@@ -17,7 +17,14 @@ DIVERGED = "diverged in round"  # part of what a device says when its model is n
 
 
 class Diverged(ArithmeticError):
-    """A device's model is no longer finite."""
+    """A device's model is no longer finite.
+
+    >>> try:
+    ...     raise diverged(device=3, round=7, training=Training(learning_rate=10))
+    ... except Diverged as error:
+    ...     print(str(error).partition(":")[0])
+    device 3 diverged in round 7
+    """
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,19 +42,20 @@ class Training:
     0.02
     """
 
-    learning_rate: float = 0.02
-    batch_size: int = 32
-    momentum: float = 0.0
-    decay: float = 1.0
-    weight_decay: float = 0.0
-    proximal: float = 0.0
-    loss: Any = "cross_entropy"  # a name of LOSSES, module:function, or a function
-    smoothing: float = 0.1  # of the loss "smoothed"
-    metric: Any = ""  # a name of METRICS, module:function, or a function of (targets, outputs)
-    optimizer: str = "sgd"
+    learning_rate: float = 0.02  # of round 1
+    batch_size: int = 32  # samples in a step
+    momentum: float = 0.0  # of SGD, within a round
+    decay: float = 1.0  # the learning rate of round r is learning_rate · decay^(r - 1)
+    weight_decay: float = 0.0  # pull of every step towards zero
+    proximal: float = 0.0  # pull of every step towards the model that the device was given
+    loss: Any = "cross_entropy"  # "cross_entropy", "smoothed", "bce", "mse", "mae", module:function, or a function
+    smoothing: float = 0.1  # share of a label that the loss "smoothed" spreads over all labels
+    # the score that is shown, module:function, or a function of (targets, outputs); "": the usual one of the loss
+    metric: Any = ""
+    optimizer: str = "sgd"  # "sgd", "adam" or "adamw"
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam and AdamW
-    epsilon: float = 1e-8
-    optimizer_state: str = "round"  # how long it lasts: a "round", or "kept" between rounds
+    epsilon: float = 1e-8  # of Adam and AdamW
+    optimizer_state: str = "round"  # how long what the optimizer remembers lasts: a "round", or "kept" between rounds
 
     def __post_init__(self) -> None:
         check_number("training.learning_rate", self.learning_rate, low=0, above=True)
