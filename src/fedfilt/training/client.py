@@ -186,10 +186,10 @@ class Client(Protocol):
     that zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
     repeats the planned epochs, used to plan the devices' time; `extra(round, rounds)`, epochs beyond these, which are
     charged but not planned; `start(task)`, what it keeps before its first round; `personal(task)`, the model that the
-    device decides with, if that is not the row it received, or (n, B) several models whose answers are averaged; `like`,
-    the client whose model it sends in most rounds, such as "plain": runs that are alike are played side by side and
-    train once what is the same; `check(layout)`, which refuses models that it cannot train; `check_run(layout, kind,
-    outputs, devices)`, which refuses targets ("labels", "choices" or "numbers", and how many numbers a model must
+    device decides with, if that is not the row it received, or (n, B) several models whose answers are averaged;
+    `like`, the client whose model it sends in most rounds, such as "plain": runs that are alike are played side by side
+    and train once what is the same; `check(layout)`, which refuses models that it cannot train; `check_run(layout,
+    kind, outputs, devices)`, which refuses targets ("labels", "choices" or "numbers", and how many numbers a model must
     return for them) or numbers of devices that it cannot handle.
     """
 
