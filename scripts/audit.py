@@ -18,7 +18,7 @@ IGNORED: dict[str, str] = {}  # number of a vulnerability -> why it does not con
 
 def asked() -> list[dict[str, Any]] | None:
     """What pip-audit says of each package; None if it got no answer."""
-    options = "--no-deps --disable-pip --format json --progress-spinner off --timeout 10".split()
+    options = ["--no-deps", "--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "10"]
     command = [sys.executable, "-m", "pip_audit", "--requirement", str(PINS), *options]
     command += [word for one in IGNORED for word in ("--ignore-vuln", one)]
     try:
