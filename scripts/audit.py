@@ -18,24 +18,9 @@ IGNORED: dict[str, str] = {}  # number of a vulnerability -> why it does not con
 
 def asked() -> list[dict[str, Any]] | None:
     """What pip-audit says of each package; None if it got no answer."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip_audit",
-        "--requirement",
-        PINS,
-        "--no-deps",
-        "--disable-pip",
-        "--format",
-        "json",
-    ]
-    command += [
-        "--progress-spinner",
-        "off",
-        "--timeout",
-        "10",
-        *(word for one in IGNORED for word in ("--ignore-vuln", one)),
-    ]
+    options = ["--no-deps", "--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "10"]
+    command = [sys.executable, "-m", "pip_audit", "--requirement", str(PINS), *options]
+    command += [word for one in IGNORED for word in ("--ignore-vuln", one)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         return list(json.loads(done.stdout)["dependencies"])

@@ -75,7 +75,8 @@ def main() -> None:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", HOME / "venv"], check=True)
     users = ",".join(name for name in extras() if name not in (*DEVELOPERS, *options.without))
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", held]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install += ["--constraint", str(held)]
     subprocess.run([*install, "setuptools"], check=True)  # its bound is tried as well
     tools = [str(one) for one in extras()["test"] if one.name not in NOT_FOR_TESTS]
     subprocess.run([*install, "--no-build-isolation", "--editable", f"{ROOT}[{users}]", *tools], check=True)

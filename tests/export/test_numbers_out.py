@@ -50,7 +50,7 @@ def mlflow_client(base: Path) -> Any:
 
 
 def read_csv(path: Path) -> Any:
-    return pd.read_csv(path, keep_default_na=False)
+    return pd.read_csv(path, keep_default_na=False, float_precision="round_trip")  # older ones round
 
 
 def numbers_in(value: Any, key: str = "") -> int:
