@@ -1,7 +1,6 @@
 """The site: `make docs` builds it into build/docs."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -21,7 +20,6 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of other packages, and code in backticks
 
 autodoc_member_order = "bysource"
-autodoc_mock_imports = [name for name in ("flwr", "torch") if find_spec(name) is None]
 autodoc_typehints = "signature"
 add_module_names = False
 python_use_unqualified_type_names = True

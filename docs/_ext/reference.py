@@ -323,11 +323,9 @@ def repository() -> str:
 
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
-    from sphinx.ext.autodoc.mock import mock
 
     def read(_: Any, name: str, source: list[str]) -> None:
-        with mock(app.config.autodoc_mock_imports):  # what is not installed, as where autodoc imports it
-            source[0] = filled(source[0], Path(app.srcdir) / f"{name}.md")
+        source[0] = filled(source[0], Path(app.srcdir) / f"{name}.md")
 
     def docstring(_: Any, what: str, name: str, thing: Any, settings: Any, lines: list[str]) -> None:
         text = "\n".join(lines)
