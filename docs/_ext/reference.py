@@ -42,7 +42,7 @@ def options(kind: type) -> list[Option]:
     """What can be said of an object of a class, in order."""
     notes = {name: note for base in _own(kind) for name, note in _notes(base).items()}
     try:
-        hints = typing.get_type_hints(kind if hasattr(kind, "__annotations__") else kind.__init__)
+        hints = typing.get_type_hints(kind)
     except NameError:  # a name for type checkers only
         hints = {}
     found = []
