@@ -545,7 +545,7 @@ def _other_model(results: Results) -> Claim:
         found[test] = [float(np.mean(list(by_seed.values()))) for by_seed in by_rule]
     falls, rises = (np.diff(found[test]) for test in ("local", "global"))
     ours = "; ".join(f"{test} {' / '.join(f'{value:.1f}' for value in means)}" for test, means in found.items())
-    sure = f"means over {len(by_rule[0])} seeds"
+    sure = f"means over {len(by_rule[0])} seeds".replace(" 1 seeds", " one seed")
     return _settled(name, words, where, bool((falls <= 0.1).all() and (rises >= -0.1).all()), ours, theirs, sure)
 
 
@@ -566,7 +566,8 @@ def _limits(results: Results) -> list[Claim]:
         return [*found, _missing("energy", words, where, theirs, "paper limits")]
     most = limits.most(results.scope)
     ours = f"at most {most:.4f} J, {used:.4f} J on average; accuracy {np.mean(limits.saved(results)):+.2f} points"
-    sure = f"all devices and rounds of {len(results.seeds(limits.limited(results.scope)))} seeds"
+    seeds = len(results.seeds(limits.limited(results.scope)))
+    sure = f"all devices and rounds of {seeds} seeds".replace(" 1 seeds", " one seed")
     return [*found, _settled("energy", words, where, most <= limits.JOULES * (1 + 1e-9), ours, theirs, sure)]
 
 

@@ -1,4 +1,4 @@
-"""Speeds that vary from round to round, and batteries that do not last for all the work."""
+"""Speeds that vary from round to round, and energy limits."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from fedfilt.paper._tables import Interval, differences, spread, table
 from fedfilt.populations import Paper
 from fedfilt.schedulers import SameDeadline
 
-place = "sec. Parameter optimization: T in each round; problem P, C2"
+place = "sec. Parameter optimization; problem P, C2"
 order = 122
 SPREAD = 0.3  # of the logarithm of a device's speed and of its rate, from round to round
 JOULES = 0.004  # a round; doing everything takes 0.020 to 0.037 with 45 samples, the least work 0.002 to 0.004

@@ -6,7 +6,7 @@ from fedfilt.paper._printed import ACCURACY, WORDS
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import differences, spread, table
 
-place = "sec. Experimental setup: relative results apply to a different model"
+place = "sec. Experimental setup: a different model"
 order = 128
 
 

@@ -1,4 +1,4 @@
-"""Which heterogeneity the printed parameters can give, and what a schedule does for such devices."""
+"""Which heterogeneity the printed parameters give, and schedules for such devices."""
 
 from dataclasses import replace
 from functools import cache
