@@ -86,7 +86,7 @@ def as_printed(folder, scope):
         if case.heterogeneity:
             accuracy, desync, latency = (AFTER if case.deadline else BEFORE)[case.heterogeneity][1]
             everybody = (accuracy, 0.2)
-            totals = {"flops": 1e12 if case.deadline else 3e12, "latency": latency, "desync": desync}
+            totals = {"flops": 1e12 if case.deadline else 3e12, "latency": latency, "desync": desync, "joules": 1.0}
         rounds = () if case.density == 1 else (case.rounds,)
         text = json.dumps(record(case, local, everybody, scores, totals, rounds))
         results.path(case).write_text(text)

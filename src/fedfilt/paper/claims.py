@@ -546,7 +546,8 @@ def _other_model(results: Results) -> Claim:
     falls, rises = (np.diff(found[test]) for test in ("local", "global"))
     ours = "; ".join(f"{test} {' / '.join(f'{value:.1f}' for value in means)}" for test, means in found.items())
     sure = f"means over {len(by_rule[0])} seeds".replace(" 1 seeds", " one seed")
-    return _settled(name, words, where, bool((falls <= 0.1).all() and (rises >= -0.1).all()), ours, theirs, sure)
+    claim = _settled(name, words, where, bool((falls <= 0.1).all() and (rises >= -0.1).all()), ours, theirs, sure)
+    return claim if len(by_rule[0]) > 1 else claim._replace(verdict=UNCLEAR)
 
 
 def _limits(results: Results) -> list[Claim]:
