@@ -23,11 +23,12 @@ from fedfilt.export._models import NOTHING, SIGMOID, SOFTMAX, Personal
 from fedfilt.export._writing import export
 from fedfilt.runs.build import Run, known
 from fedfilt.runs.config import from_table
+from fedfilt.runs.play import play_in_folder
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Pool, Relu, described
 from fedfilt.training.kept import Kept, take
 from fedfilt.training.sgd import Training
 from fedfilt.training.trainer import Trainer, model_named
-from helpers import SMALL, call, finish
+from helpers import SENSORS, SMALL, call, encoded_run, finish
 
 SHAPES = {"cnn1d": (6, 50), "motifs": (6, 50), "paper_cnn": (1, 28, 28)}
 MAIN = """
@@ -233,6 +234,26 @@ def test_models_of_a_device_with_its_own_scaling(tmp_path):
     assert np.abs(by_onnx(Path(path).read_bytes(), raw) - wanted).max() < 1e-6
     props = {one.key: one.value for one in onnx.load(path).metadata_props}
     assert (props["round"], props["device"], props["labels"].split("\n")) == ("7", "kitchen", labels)
+
+
+@pytest.mark.slow(4)
+@pytest.mark.parametrize(
+    "changes", [{}, {"encoder": {"latent": [12], "epochs": 1}, "model": {"name": "mlp", "hidden": 8}}]
+)
+def test_models_behind_encoders_take_the_raw_inputs_of_their_kind(tmp_path, changes):
+    run = encoded_run(rounds=1, **changes)
+    for _ in play_in_folder(run, tmp_path / "run"):
+        pass
+    for name in ("onnx", "c"):
+        export(name, [tmp_path / "run"], devices="0,1,2")
+    for device, (channels, rows, _) in enumerate(SENSORS.values()):
+        x = np.random.default_rng(device).standard_normal((20, channels, rows)).astype(np.float32)
+        trainer, file = run.trainers[device], tmp_path / "run" / "models" / f"device-{device:03d}.safetensors"
+        wanted = trainer.predict(trainer.layout.row(load_file(file)), x)
+        assert np.ptp(wanted, axis=0).max() > 0.01
+        onnx_file, c_file = (tmp_path / "run" / name / f"{file.stem}.{name}" for name in ("onnx", "c"))
+        assert np.abs(by_onnx(onnx_file.read_bytes(), x) - wanted).max() < 1e-6
+        assert np.abs(by_c(c_file.read_bytes(), x, tmp_path / str(device)) - wanted).max() < 1e-6
 
 
 def test_what_cannot_be_exported_is_said(run, tmp_path):

@@ -55,7 +55,7 @@ from fedfilt.flower.deploy.control import control
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.write import experiment_of
 from fedfilt.runs.config import from_table
-from helpers import MINE, SLOW, call, command, encoded_homes, process, until
+from helpers import MINE, SENSORS, SLOW, call, command, encoded_homes, process, until
 
 ENDLESS = 100_000  # rounds of a run that is ended when enough has been seen
 
@@ -185,11 +185,13 @@ def test_devices_with_unlike_inputs_train_their_encoders_themselves(tmp_path, ke
     assert server.returncode == 0
     check_result(building, 2)
     assert [device["kind"] for device in tomls(building)] == ["watch", "phone", "unit"] * 2
-    for device, channels in enumerate((3, 6, 9)):
+    for device, (channels, rows, _) in enumerate(SENSORS.values()):
         own = load_file(building / "devices" / f"device-{device}" / "state" / "model.safetensors")
         assert own["encoder.weight"].shape[1] == channels
-    done = call("export", building / "devices" / "device-0", "--c", "--out", tmp_path / "exported")
-    assert "cannot be exported yet" in " ".join(done.stderr.split())
+        done = call("export", building / "devices" / f"device-{device}", "--c", "--out", tmp_path / str(device))
+        assert done.returncode == 0, done.stderr
+        [text] = [path.read_text() for path in (tmp_path / str(device)).rglob("*.c")]
+        assert f"FEDFILT_INPUTS {channels * rows} " in text
 
 
 def tomls(building):

@@ -111,7 +111,8 @@ def _list(chosen: "Sequence[Maker]", results: "Results") -> None:
 
 def _rate(results: "Results", cases: "Iterable[Case]") -> float:
     """How much longer than estimated the runs in the store took."""
-    known = [(found["wall_seconds"], case.seconds) for case in cases if (found := results.record(case)) is not None]
+    found = [(results.record(case), case) for case in cases if results.complete(case)]
+    known = [(record["wall_seconds"], case.seconds) for record, case in found if record is not None]
     return sum(wall for wall, _ in known) / sum(guess for _, guess in known) if known else 1.0
 
 

@@ -1,7 +1,7 @@
 """Personal models from the folder of a run or a device, with all that is needed to apply them to raw inputs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from fedfilt._trust import check_trusted, code_in
 from fedfilt._types import Array, Table
 from fedfilt._version import __version__
 from fedfilt.data.windows import Scaling
-from fedfilt.runs.config import from_table
+from fedfilt.runs.config import Config, from_table
 from fedfilt.runs.records import Records, find_runs
 from fedfilt.training import _torch, kept
 from fedfilt.training.description import Description, described
+from fedfilt.training.encoders import behind
 from fedfilt.training.network import Unknown
 from fedfilt.training.trainer import model_named
 
@@ -49,13 +50,13 @@ class Personal:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The models in a folder, which differ only in their weights."""
+    """The models in a folder, which differ only in their weights and, behind encoders, in what they take."""
 
     folder: Path
     title: str
     files: Mapping[str, Path]  # by the model's name
-    description: Description
-    shape: tuple[int, ...]
+    shapes: Mapping[str, tuple[int, ...]]  # of its inputs
+    descriptions: Mapping[tuple[int, ...], Description]  # for inputs of a shape
     pixels: bool
     end: str
     labels: tuple[str, ...]
@@ -63,17 +64,19 @@ class Models:
 
     def read(self, name: str) -> Personal:
         """The model of this name; ValueError if it cannot be used."""
-        found = _kept(self.files[name], self.description)
+        shape = self.shapes[name]
+        description = self.descriptions[shape]
+        found = _kept(self.files[name], description)
         if found.row.ndim == 2:
             raise ValueError(
                 f"{self.files[name]}: this device answers with the average of {len(found.row)} models, which cannot be "
                 "exported as one; train with a client that decides with one model, such as two_level with "
                 'answers = "personal"'
             )
-        scaling = _scaling(self.files[name], found.scaling, self.shape)
+        scaling = _scaling(self.files[name], found.scaling, shape)
         about = {**self.about, "device": name, **({"round": str(found.round)} if found.round else {})}
         pixels = self.pixels and scaling is None
-        return Personal(name, self.description, found.row, self.shape, pixels, scaling, self.end, self.labels, about)
+        return Personal(name, description, found.row, shape, pixels, scaling, self.end, self.labels, about)
 
 
 def models_in(path: Path, devices: frozenset[int] | None = None) -> list[Models]:
@@ -99,8 +102,9 @@ def _of_run(run: Records, devices: frozenset[int] | None) -> Models:
         )
     try:
         partition = read_json(folder / "partition.json")
-        shape, pixels = _shape(partition["shape"]), partition["dtype"] == "uint8"
-    except (OSError, ValueError, KeyError, TypeError):
+        unlike, pixels = partition.get("shapes"), partition["dtype"] == "uint8"
+        shapes = {name: _shape(unlike[int(name[7:])] if unlike else partition["shape"]) for name in files}
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise ValueError(
             f"{folder}/partition.json does not contain the shape of the inputs: it is damaged, or from an earlier "
             f"version; fedfilt run {folder}/config.toml --out {folder} --resume writes it again"
@@ -109,7 +113,7 @@ def _of_run(run: Records, devices: frozenset[int] | None) -> Models:
     about = {"run": run.name, "rule": run.rule, "seed": str(run.seed)}
     if run.status == "finished":
         about["round"] = str(run.rounds[-1]["round"])
-    return _models(folder, files, folder / "config.toml", content, run.config, shape, pixels, about, run.name)
+    return _models(folder, files, folder / "config.toml", content, run.config, shapes, pixels, about, run.name)
 
 
 def _of_device(folder: Path) -> Models:
@@ -119,7 +123,9 @@ def _of_device(folder: Path) -> Models:
         table = toml_of(content)
         known, name = table["experiment"], str(table["name"])
         data = known["data"]
-        own, shape = data.get("name") == "own", _shape(data["shape"] if "sensors" not in data else [1])
+        own, sort = data.get("name") == "own", table.get("kind", "")
+        unlike = {one["kind"]: one["shape"] for one in data.get("sensors", ())}
+        shape = _shape(unlike[sort] if unlike else data["shape"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} is not a device's folder made by fedfilt deploy write: {error}") from None
     if own and not data.get("scale", True):
@@ -128,7 +134,7 @@ def _of_device(folder: Path) -> Models:
         raise ValueError(f"{folder} has no model yet: a device stores that of its last round in {state / kept.FILE}")
     # Own samples are scaled unless they are bytes; what was dealt is used as it is
     pixels = own or _opened(state / "samples.safetensors", lambda file: file.get_slice("train_x").get_dtype()) == "U8"
-    return _models(folder, {name: state / kept.FILE}, path, content, known, shape, pixels, {}, name)
+    return _models(folder, {name: state / kept.FILE}, path, content, known, {name: shape}, pixels, {}, name)
 
 
 def _models(
@@ -137,46 +143,48 @@ def _models(
     path: Path,
     content: bytes,
     table: Table,
-    shape: tuple[int, ...],
+    shapes: Mapping[str, tuple[int, ...]],
     pixels: bool,
     about: Mapping[str, str],
     title: str,
 ) -> Models:
     """The models of an experiment's table, which stands in a file of this path and content."""
-    encoder = table.get("encoder")
-    if isinstance(encoder, dict) and encoder.get("latent"):
-        raise ValueError(
-            f"{path}: models behind encoders (encoder.latent) cannot be exported yet; their weights, encoder included, "
-            "are in safetensors files, and fedfilt.torch_module makes a torch module of a model"
-        )
     training, model = table.get("training"), {"model": table.get("model", {})}
     loss = str(training.get("loss", "cross_entropy")) if isinstance(training, dict) else "cross_entropy"
     if loss not in ENDS:
         raise ValueError(f"{path}: models with the loss {loss} cannot be exported (allowed: {', '.join(ENDS)})")
     if code_in(model):
         check_trusted(path, content, code_in(table), [folder])
-    named = from_table(model).model
-    head = _described(named.name, named.options, shape, 1).weighted[-1].name
+    encoder = table.get("encoder")
+    config = from_table(model | ({"encoder": encoder} if isinstance(encoder, dict) else {}))
+    head = next(iter(_described(config, shapes.values(), 1).values())).weighted[-1].name
     key = f"{head}.weight"
     outputs = _opened(next(iter(files.values())), lambda file: file.get_slice(key).get_shape()[0])
-    description = _described(named.name, named.options, shape, outputs)
+    descriptions = _described(config, shapes.values(), outputs)
     data = table.get("data")
     given = data.get("labels") if isinstance(data, dict) else None
     labels = given if isinstance(given, list) and len(given) == outputs else range(outputs)
-    said = {"model": named.name, "fedfilt": __version__, **about}
-    return Models(folder, title, files, description, shape, pixels, ENDS[loss], tuple(map(str, labels)), said)
+    said = {"model": config.model.name, "fedfilt": __version__, **about}
+    return Models(folder, title, files, shapes, descriptions, pixels, ENDS[loss], tuple(map(str, labels)), said)
 
 
-def _described(name: str, options: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> Description:
-    """The layers of a model, if it says what they are."""
-    model = model_named(name, options, shape, outputs)
-    try:
-        return _torch.describe(model) if hasattr(model, "forward") else described(model)
-    except Unknown as reason:
-        raise ValueError(
-            f"model {name} cannot be exported: it must be a file of fedfilt/models or a torch module of known layers, "
-            f"not {reason}. Its weights (models/*.safetensors) can be loaded into the module for torch.onnx.export"
-        ) from None
+def _described(config: Config, shapes: Iterable[tuple[int, ...]], outputs: int) -> dict[tuple[int, ...], Description]:
+    """The layers of a model for inputs of each shape, if it says what they are; behind encoders, these first."""
+    named, encoder = config.model, config.encoder
+    found = {}
+    for shape in dict.fromkeys(shapes):
+        model = model_named(named.name, named.options, encoder.latent or shape, outputs)
+        if encoder.latent:
+            [model] = behind(encoder, model, [shape])
+        try:
+            found[shape] = _torch.describe(model) if hasattr(model, "forward") else described(model)
+        except Unknown as reason:
+            raise ValueError(
+                f"model {named.name} cannot be exported: it must be a file of fedfilt/models or a torch module of "
+                f"known layers, not {reason}. Its weights (models/*.safetensors) can be loaded into the module for "
+                "torch.onnx.export"
+            ) from None
+    return found
 
 
 def _files(folder: Path, devices: frozenset[int] | None) -> dict[str, Path]:

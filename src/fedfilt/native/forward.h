@@ -10,9 +10,10 @@ void Model::find_light(Int count) {
     const uint8_t* lit = bright + at;
     const int32_t *pixel = c.pixel, *member = c.member;
     int32_t *row = seeing + at, *to = slot, *found = seen + at, n = 0;
-    for (Int p = 0; p < all; p++) {
+    const int32_t none = (int32_t)(c.at_once * lights);
+    for (Int p = 0; p < all; p++) {  // without branches: nothing foretells which pixels are dark
       row[n] = pixel[p];
-      to[p] = lit[p] ? n : (int32_t)(c.at_once * lights);
+      to[p] = none + (n - none) * lit[p];
       n += lit[p];
     }
     for (Int p = 0; p < all; p++) found[p] = to[member[p]];
@@ -20,28 +21,41 @@ void Model::find_light(Int count) {
   }
 }
 
-// h[window][o] = max(0, max over the window of z[pixel][o]); choice remembers the first largest, as torch does
-void Model::pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice,
+// h[window][o] = max(0, max over the window of z[pixel][o]); choice remembers the first largest, as torch does, for the
+// gradient. POOL is the number of pixels of a window where it is known.
+template <bool CHOOSE, Int POOL>
+void Model::pool_windows(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice,
                          Int count) {
-  const Int outputs = up(c.shape.outputs, WIDTH);
+  const Int outputs = up(c.shape.outputs, WIDTH), pool = POOL ? POOL : c.pool, columns = c.columns;
+  const int32_t* const target = c.target;
   for (Int i = 0; i < count; i++)
     for (Int w = 0; w < c.windows; w++) {
-      const int32_t* member = members + (i * c.windows + w) * c.pool;
-      float* to = out + i * c.next + c.target[w];
-      int32_t* chosen = choice + (i * c.windows + w) * c.columns;
+      const int32_t* member = members + (i * c.windows + w) * pool;
+      float* to = out + i * c.next + target[w];
+      int32_t* chosen = CHOOSE ? choice + (i * c.windows + w) * columns : nullptr;
       for (Int o = 0; o < outputs; o += WIDTH) {
-        Vector largest = load(z + member[0] * c.columns + o);
+        Vector largest = load(z + member[0] * columns + o);
         Mask where = {};
-        for (Int j = 1; j < c.pool; j++) {
-          const Vector value = load(z + member[j] * c.columns + o);
+        for (Int j = 1; j < pool; j++) {
+          const Vector value = load(z + member[j] * columns + o);
           const Mask larger = (value > largest) | (value != value);
           largest = larger ? value : largest;
-          where = larger ? Mask{} + (int32_t)j : where;
+          if (CHOOSE) where = larger ? Mask{} + (int32_t)j : where;
         }
         store(to + o, largest < 0 ? Vector{} : largest);
-        store(chosen + o, where);
+        if (CHOOSE) store(chosen + o, where);
       }
     }
+}
+
+void Model::pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice,
+                         Int count) {
+  if (trains)
+    c.pool == 4 ? pool_windows<true, 4>(c, z, members, out, choice, count)
+                : pool_windows<true, 0>(c, z, members, out, choice, count);
+  else
+    c.pool == 4 ? pool_windows<false, 4>(c, z, members, out, nullptr, count)
+                : pool_windows<false, 0>(c, z, members, out, nullptr, count);
 }
 
 const float* Model::forward(Int count) {
@@ -67,7 +81,7 @@ const float* Model::forward(Int count) {
         }
       }
       pool_forward(c, unpooled, some ? seen + first * lights : c.member, input[l + 1] + first * c.next,
-                   c.choice + first * c.windows * c.columns, samples);
+                   c.choice + (trains ? first * c.windows * c.columns : 0), samples);
     }
   }
   for (Int l = 0; l < net.denses; l++) {

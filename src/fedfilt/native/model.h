@@ -63,6 +63,7 @@ class Model {
   const Network& net;
   const Int most_samples, wide;
   const bool dark;
+  bool trains = false;
   Int lowest = 0, begin = 0;  // layer that is trained, and where its weights begin: nothing below needs a gradient
   ConvolutionLayer conv[3];
   DenseLayer dense[3];
@@ -70,6 +71,7 @@ class Model {
   Array<int32_t> counting, from;
   Array<uint64_t> heard;
   Array<uint8_t> grown;
+  Array<float> shades;  // of each byte: 0 .. 1
   Array<int32_t> seeing, seen, seeing_count, slot;  // see find_light()
 
   bool packed(const float* row, Array<float>& to) {
@@ -80,6 +82,8 @@ class Model {
   void move_row(float* row, float* packed, bool out);
   void make_panels();
   void find_light(Int count);
+  template <bool CHOOSE, Int POOL>
+  void pool_windows(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice, Int count);
   void pool_forward(ConvolutionLayer& c, const float* z, const int32_t* members, float* out, int32_t* choice, Int count);
   void first_gradient(ConvolutionLayer& c, Int count);
   void sort_gradients(ConvolutionLayer& c, const float* out, const float* d, const int32_t* choice, Int first, Int end);
@@ -132,6 +136,7 @@ bool group_pixels(ConvolutionLayer& c, bool split) {
 }
 
 bool Model::make(const Training* training) {
+  trains = training != nullptr;
   Int channels = net.channels, stored = net.channels, height = net.height, width = net.width;
   Int pixels = 1, windows = 1, words = 1;
   bool ok = true;
@@ -158,7 +163,7 @@ bool Model::make(const Training* training) {
     c.bias = parameters, parameters += c.columns;
     ok = ok && c.pixel.make(c.at_once * c.pixels) && c.tap.make(c.taps) && c.member.make(c.at_once * c.pixels) &&
          c.owner.make(c.at_once * c.pixels) &&
-         c.target.make(c.windows) && c.choice.make(most_samples * c.windows * c.columns) &&
+         c.target.make(c.windows) && c.choice.make(training ? most_samples * c.windows * c.columns : 1) &&
          (!l || c.panels.make(c.taps * c.columns)) && group_pixels(c, l > 0);
     if (!ok) return false;
     for (Int t = 0; t < c.taps; t++) {
@@ -200,9 +205,10 @@ bool Model::make(const Training* training) {
        grown.make(lights ? picture + conv[0].width * conv[0].stored : 1) &&
        input[end].make(most_samples * stride) && back[end].make(training ? most_samples * stride : 1) &&
        unpooled.make(pixels) && turned.make(kept) && turned_back.make(kept) && given.make(windows) && from.make(windows) &&
-       heard.make(words) && counting.make(largest) &&
+       heard.make(words) && counting.make(largest) && shades.make(256) &&
        weights.make(parameters) && gradient.make(!training ? 1 : at_once(*training) ? dense[0].weight : parameters);
   for (Int i = 0; ok && i < largest; i++) counting[i] = (int32_t)i;
+  for (Int i = 0; ok && i < 256; i++) shades[i] = (float)i / 255.0f;
   return ok;
 }
 
@@ -282,26 +288,25 @@ void Model::make_panels() {
   }
 }
 
-// Sample `which` as float32, channels innermost, inside its border of zeros.
+// Sample `which` as float32, channels innermost, inside its border of zeros; bytes by a table, as dividing is slow.
 void Model::fill(Int place, const Samples& samples, Int which) {
   const Int channels = net.channels, size = net.height * net.width, at = samples.rows[which] * channels * size;
   float* to = input[0] + place * picture;
-  if (!net.convolutions) {
-    for (Int i = 0; i < channels * size; i++)
-      to[i] = samples.bytes == 1 ? ((const uint8_t*)samples.x)[at + i] / 255.0f : ((const float*)samples.x)[at + i];
-    return;
-  }
+  const float* const shade = shades;
+  const auto line = [&](Int first, Int count, float* line, Int apart) {
+    const uint8_t* const bytes = (const uint8_t*)samples.x + first;
+    const float* const numbers = (const float*)samples.x + first;
+    if (samples.bytes == 1)
+      for (Int x = 0; x < count; x++) line[x * apart] = shade[bytes[x]];
+    else
+      for (Int x = 0; x < count; x++) line[x * apart] = numbers[x];
+  };
+  if (!net.convolutions) return line(at, channels * size, to, 1);
   const ConvolutionLayer& c = conv[0];
   const Int* border = c.shape.padding;
   for (Int k = 0; k < channels; k++)
-    for (Int y = 0; y < net.height; y++) {
-      float* line = to + ((y + border[0]) * c.width + border[1]) * channels + k;
-      const Int from = at + k * size + y * net.width;
-      if (samples.bytes == 1)
-        for (Int x = 0; x < net.width; x++) line[x * channels] = ((const uint8_t*)samples.x)[from + x] / 255.0f;
-      else
-        for (Int x = 0; x < net.width; x++) line[x * channels] = ((const float*)samples.x)[from + x];
-    }
+    for (Int y = 0; y < net.height; y++)
+      line(at + k * size + y * net.width, net.width, to + ((y + border[0]) * c.width + border[1]) * channels + k, channels);
 }
 
 // Which pixels of the first layer see anything but zeros: what is not zero grows to the left and up by the kernel's size

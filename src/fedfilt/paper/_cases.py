@@ -21,6 +21,8 @@ SCHEDULES = {
     "`fastest_full`, <= T": ("fastest_full", False),
 }
 QUICK = 10  # rounds
+OFTEN = 5  # rounds between the points of a curve, which begins before the first
+PART = 2000  # of the test pictures: what curves are tested on
 
 _DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "mnist_10": ("mnist", {"name": "labels", "per_device": 10}),
@@ -55,6 +57,9 @@ class Case:
     feedback: bool = True  # what is not sent is added to the next update
     shuffled: bool = False  # the graph's links given to other devices
     weights: str = "trained"  # or "held": the samples that a device counts for
+    model: str = "paper_cnn"
+    variability: float = 0.0  # spread of a device's speed and rate from round to round
+    energy: float = 0.0  # joules that a device may spend in a round; 0: as many as it likes
 
     def __post_init__(self) -> None:
         check_choice("data of a case", self.data, _DATA)
@@ -66,7 +71,9 @@ class Case:
 
     @property
     def every(self) -> int:
-        """Rounds between tests: as few as its items need, for testing costs more than training."""
+        """Rounds between tests on everything: as few as its items need, for testing costs more than training."""
+        if self.model != "paper_cnn" or self.variability or (self.deadline and not self.heterogeneity):
+            return self.rounds
         if self.heterogeneity:
             half = max(1, self.rounds // 2)
             drawn = (self.equality or not self.deadline) and half % 5 == 0  # against simulated seconds
@@ -77,13 +84,25 @@ class Case:
         return max(5, self.rounds // 10) if drawn and self.samples == 45 and self.rule != "local" else self.rounds
 
     @property
+    def drawn(self) -> bool:
+        """Whether a picture shows its curve: then it is tested every `OFTEN` rounds too, on a part of the test set."""
+        if self.samples != 45 or self.shuffled or self.weights != "trained" or self.every == self.rounds:
+            return False
+        if self.heterogeneity:
+            return True
+        limit = self.data in ("writers", "mnist_2") and self.rule in ("fedavg", "mu=1e4")
+        return limit or self.data in ("mnist_2", "mnist_4", "setup_1")
+
+    @property
     def name(self) -> str:
         """Readable, and different for different cases."""
         words = [self.data, str(self.samples), self.rule, "updates" if self.signal == "updates" else ""]
         words += [f"H-{self.heterogeneity}" if self.heterogeneity else "", self.deadline]
         words += ["equality" if self.equality else "", f"density-{self.density}" if self.density < 1 else ""]
         words += ["" if self.feedback else "no-feedback", "shuffled" if self.shuffled else ""]
-        words += [self.weights if self.weights != "trained" else ""]
+        words += [self.weights if self.weights != "trained" else "", self.model if self.model != "paper_cnn" else ""]
+        words += [f"varying-{self.variability}" if self.variability else ""]
+        words += [f"energy-{self.energy}" if self.energy else ""]
         return "-".join(word for word in [*words, f"rounds-{self.rounds}", f"seed-{self.seed}"] if word)
 
     def table(self) -> dict[str, Any]:
@@ -101,15 +120,14 @@ class Case:
             "partition": partition,
             "samples": {"train": self.samples, "local_test": "whole", "global_test": "whole"},
             "graph": {"name": "paper"},
-            "model": {"name": "paper_cnn"},
+            "model": {"name": self.model},
             "training": {"learning_rate": 0.02, "batch_size": 32, "momentum": 0.0, "decay": 1.0},
             "scheduler": {"name": "everything", "epochs": 3, "data_fraction": 1.0, "density": 1.0},
             "aggregator": aggregator,
             "evaluation": {"every": self.every, "trained": False},
         }
-        if self.heterogeneity:
-            ratio = POPULATIONS[self.heterogeneity]
-            table["devices"] = {"name": "prescribed", "heterogeneity": self.heterogeneity, "ratio": ratio}
+        if self.heterogeneity or self.deadline:
+            table["devices"] = self._devices()
             table["sparsifier"] = {"name": "top_k", "error_feedback": self.feedback}
             table["scheduler"]["density"] = self.density
             if self.deadline:
@@ -122,9 +140,16 @@ class Case:
             table["weights"] = self.weights
         return table
 
+    def _devices(self) -> dict[str, Any]:
+        """The population: of a prescribed heterogeneity, or else drawn from the paper's table of parameters."""
+        if not self.heterogeneity:
+            return {"name": "paper", **({"energy_limit": self.energy} if self.energy else {})}
+        found = {"name": "prescribed", "heterogeneity": self.heterogeneity, "ratio": POPULATIONS[self.heterogeneity]}
+        return found | ({"variability": self.variability} if self.variability else {})
+
     @property
     def key(self) -> str:
-        """Hash of the experiment: the same run has the same key, whoever asks for it."""
+        """Hash of the experiment: the same run has the same key, whoever asks for it, drawn as a curve or not."""
         return hashlib.sha256(json.dumps(self.table(), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -132,8 +157,9 @@ class Case:
         """About how long it takes on one core with the compiled training core."""
         work = {"": 1.0, "slowest_minimum": 0.35, "fastest_full": 0.9}[self.deadline]
         trained = 20 * self.samples * 3 * self.rounds * work
-        tests = -(-self.rounds // self.every) * (1 if self.rule == "fedavg" else 20) * 10_000
-        return 1 + 2.2e-5 * trained + 8e-6 * tests
+        tests = -(-self.rounds // self.every) * 10_000 + (self.rounds // OFTEN * PART if self.drawn else 0)
+        light = 0.15 if self.model == "mlp" else 1.0
+        return 1 + light * (2.2e-5 * trained + 8e-6 * tests * (1 if self.rule == "fedavg" else 20))
 
 
 @dataclass(frozen=True)

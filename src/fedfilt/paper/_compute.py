@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from fedfilt._files import write_atomically
 from fedfilt.data.store import Store
 from fedfilt.paper._cases import Case
-from fedfilt.paper._results import Results, record_of
+from fedfilt.paper._results import CURVE, Results, record_of
+from fedfilt.paper._watching import Watching
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
@@ -35,7 +36,7 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
     left = list(cases)
     workers: dict[Connection, Any] = {}  # the process behind each pipe
     results.folder.mkdir(parents=True, exist_ok=True)
-    _tidy(results.folder)
+    _tidy(results, cases)
     try:
         for _ in range(min(jobs, len(left))):
             here, there = context.Pipe()
@@ -55,6 +56,8 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
                         "a process that computed a run was killed (out of memory?); the same command goes on, with "
                         "fewer --jobs if need be"
                     ) from None
+                if step.done:
+                    results.forget(step.case)
                 if step.done and left:
                     pipe.send(left.pop(0))
                 elif step.done:
@@ -64,7 +67,7 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
         for worker in workers.values():
             worker.terminate()
             worker.join()
-    _tidy(results.folder)
+    _tidy(results, cases)
 
 
 @contextmanager
@@ -81,11 +84,12 @@ def _one_thread() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _tidy(folder: Path) -> None:
-    """Drop the folders of runs whose record is kept; those that were killed stay, to be gone on with."""
-    running = folder / ".running"
+def _tidy(results: Results, cases: Sequence[Case]) -> None:
+    """Drop the folders of runs whose record is kept; those of `cases` that are not done stay, to be gone on with."""
+    running, folder = results.folder / ".running", results.folder
+    left = {results.path(case).stem for case in results.missing(cases)}
     for place in running.iterdir() if running.exists() else ():
-        if (folder / f"{place.name}.json").exists():
+        if (folder / f"{place.name}.json").exists() and place.name not in left:
             shutil.rmtree(place)
     if running.exists() and not any(running.iterdir()):
         running.rmdir()
@@ -112,13 +116,17 @@ def _work(pipe: Connection, folder: Path, data_dir: Path | None) -> None:
 
 def play(case: Case, folder: Path, data_dir: Path | None = None) -> Iterator[int]:
     """Play a run in a folder of its own, going on from its checkpoint, then keep its record and drop the folder."""
-    kept = Results(folder).path(case)
-    if kept.exists():  # another process was faster
+    results = Results(folder)
+    kept = results.path(case)
+    if results.complete(case):  # another process was faster
         return
     place_and_pace = {"engine": {"name": "local", "workers": 1}, "checkpoint": {"every": 20}}
     table = {**case.table(), **place_and_pace, "guard": False}  # the paper has none
     place = folder / ".running" / kept.stem
-    for line in play_in_folder(Run(from_table(table), Store(folder=data_dir)), place, resume=True):
+    run = Run(from_table(table), Store(folder=data_dir))
+    if case.drawn:
+        run.script = Watching(run, place / CURVE)
+    for line in play_in_folder(run, place, resume=True):
         yield line["round"]
     write_atomically(kept, (json.dumps(record_of(case, place)) + "\n").encode())
     shutil.rmtree(place)

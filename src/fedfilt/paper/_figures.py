@@ -85,12 +85,15 @@ def curves(
         figure.update_xaxes(title=along, row=rows, col=number)
     for number in range(1, rows + 1):
         figure.update_yaxes(title=axis, row=number, col=1)
+    everything = [points for lines in panels.values() for points in lines.values() if len(points)]
     if low is not None:
-        top = max(float(points[:, 1:].max()) for lines in panels.values() for points in lines.values() if len(points))
+        top = max(float(points[:, 1:].max()) for points in everything)
         figure.update_yaxes(range=[low, top + 1])
     if log:
         ticks = [step * 10**power for power in range(5) for step in (1, 2, 5)]
-        figure.update_xaxes(type="log", tickvals=ticks, tickformat="~s", tickangle=0)
+        seen = [points[points[:, 1:].max(axis=1) >= (low or 0), 0] for points in everything]  # not below the picture
+        ends = np.log10([0.8 * np.concatenate(seen).min(), 1.2 * max(float(points[-1, 0]) for points in everything)])
+        figure.update_xaxes(type="log", tickvals=ticks, tickformat="~s", tickangle=0, range=ends.tolist())
     width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)
     return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 

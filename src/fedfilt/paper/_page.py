@@ -7,6 +7,7 @@ from typing import Any
 import plotly.io
 
 from fedfilt.paper._items import Item, Maker
+from fedfilt.paper._printed import FIGURES
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import size_words
 
@@ -85,6 +86,8 @@ def page(chosen: Sequence[Maker], made: Mapping[str, Item], results: Results, en
             vectors = ", ".join(f"[{other.upper()}](paper/{name}.{other})" for other in ENDINGS[1:])
             shown = f"![{one.title}]({path})\n\n*To print: {vectors}*"
             parts.append(shown if ending == "png" else f"[Picture: {name}]({path})")
+            if name in FIGURES:
+                parts.append(f"The paper's figure: {FIGURES[name]}")
         if one.cases(results.scope):
             parts.append(f"`fedfilt paper {one.name}`")
     return "\n\n".join([*parts, SLIPS]) + "\n"

@@ -80,3 +80,18 @@ AFTER = {
 }
 LESS_COMPUTATION = 70.21  # abstract: "up to", in percent
 HIGHEST_FREQUENCY = 8.06  # of the experiment graph, in the text
+
+# What the paper's figures show, by its captions and text, for the picture here that stands for each
+FIGURES = {
+    "architecture": "smart homes and the devices in them, each with a model; links within homes blue, between homes "
+    "red, both dashed.",
+    "filter_response": "the response for μ = 5 alone, the 20 graph frequencies as lines.",
+    "graph_filtering": "100 devices coloured by the first number of their update, before and after filtering with "
+    "H₂, H₁ and H₀, of which it names only H₀, μ = 10⁴.",
+    "experiment_graph": "the 20 devices and their links; distances mean nothing.",
+    "fedavg_limit": "accuracy of the two rules on EMNIST's global test against rounds, not exactly overlapping.",
+    "convergence": "the same four panels over 200 rounds, local tests left, global ones right, a curve per rule.",
+    "two_setups": "the same four curves on the local test; its axis begins at 0.6 too.",
+    "time_plan": "an illustration of devices that end at different times, and together after optimization.",
+    "computation_cost": "billions of operations after 400 rounds for each heterogeneity, before and after.",
+}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from fedfilt.paper._cases import SETS, STRENGTHS, TABLE, Case
+from fedfilt.paper._cases import OFTEN, PART, SETS, STRENGTHS, TABLE, Case
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import ACCURACY, WORDS
 from fedfilt.paper._results import Results
@@ -116,6 +116,20 @@ def accuracy_table(results: Results, data: str, test: str, rules: Sequence[str])
             row.append("" if rule == "fedavg" else spread(differences(means, base), 2, sign=True))
         rows.append(row)
     return table(head, rows)
+
+
+def tested(often: bool) -> str:
+    """At which rounds and on what the curves of a picture are tested.
+
+    >>> tested(often=True)[:43]
+    'Curves are tested every 5 rounds from round'
+    """
+    if often:
+        return (
+            f"Curves are tested every {OFTEN} rounds from round 0 on {PART:,} of the test pictures, always the same "
+            "ones and of every label its share; tables on all."
+        )
+    return "Curves are tested on all test pictures, some more seldom than others, until their runs are made again."
 
 
 def values(results: Results, case: Case, test: str) -> dict[int, float]:

@@ -1,22 +1,42 @@
-"""How much heterogeneity the printed parameters can give."""
+"""How much heterogeneity the printed parameters can give, and schedules for such devices."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from fedfilt._types import Array
-from fedfilt.paper._cases import POPULATIONS
+from fedfilt.paper._cases import POPULATIONS, SCHEDULES, Case, Scope
 from fedfilt.paper._costs import BYTES
 from fedfilt.paper._figures import histograms
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import table
+from fedfilt.paper._tables import differences, sizes, spread, table
 from fedfilt.populations import Paper
 from fedfilt.system.hardware import heterogeneity
 
 place = "tab. sysHetResults: H by random parameters"
 order = 105
 DRAWS = 20_000
+
+
+def before(scope: Scope, size: int) -> Case:
+    """Everybody does everything: the run of the accuracy tables, whose devices are drawn from the printed table."""
+    return Case("mnist_10", "mu=10", size, scope.rounds)
+
+
+def after(scope: Scope, size: int, schedule: str) -> Case:
+    """With a schedule."""
+    deadline, equality = SCHEDULES[schedule]
+    return replace(before(scope, size), deadline=deadline, equality=equality)
+
+
+def cases(scope: Scope) -> list[Case]:
+    """G-Fedfilt with μ = 10 on MNIST_10, before and after each schedule, at every size."""
+    every = [
+        case for size, _ in scope.sizes for case in (before(scope, size), *(after(scope, size, s) for s in SCHEDULES))
+    ]
+    return [one for case in every for one in scope.seeds(case)]
 
 
 @cache
@@ -59,4 +79,37 @@ def make(results: Results) -> Item:
     )
     panels = {"H, 450 samples": drawn()[:, 0], "slowest / fastest, 450 samples": drawn()[:, 1]}
     marks = dict(zip(panels, (list(POPULATIONS), list(POPULATIONS.values())), strict=True))
-    return Item(text, {"populations": histograms(panels, marks)})
+    return Item(f"{text}\n\n{_trained(results)}", {"populations": histograms(panels, marks)})
+
+
+def _trained(results: Results) -> str:
+    """What schedules do for devices drawn from the printed table: another draw for every seed."""
+    rows, missing = [], False
+    for size in sizes(results):
+        base = before(results.scope, size)
+        accuracy, costs = results.values(base, "global", "mean"), _costs(results, base)
+        rows.append([str(size), "no schedule", spread(accuracy.values()), "", "", ""])
+        for schedule in SCHEDULES:
+            case = after(results.scope, size, schedule)
+            found, now = results.values(case, "global", "mean"), _costs(results, case)
+            if not found:
+                missing = True
+                rows.append([str(size), schedule, *["not yet measured"] * 4])
+                continue
+            cut = [[100 * (now[seed][at] / costs[seed][at] - 1) for seed in now if seed in costs] for at in (0, 1)]
+            row = [spread(found.values()), spread(differences(found, accuracy), 2, sign=True)]
+            rows.append([str(size), schedule, *row, *[f"{spread(one, 1, sign=True)} %" for one in cut]])
+    head = ["samples", "", "global test", "to no schedule", "desynchronisation", "latency"]
+    words = (
+        f"**Trained: devices drawn from the printed table, another draw for each seed**\n\n{table(head, rows)}\n\n"
+        f"MNIST_10, μ = 10, {results.scope.rounds} rounds, seconds summed over them. Sending takes longest on these "
+        "devices, the more so the fewer samples they have, and it is what a schedule shortens first: little of the "
+        "training has to be given up for a deadline that the fastest device can just meet."
+    )
+    return words + (" `fedfilt paper populations` computes what is missing." if missing else "")
+
+
+def _costs(results: Results, case: Case) -> dict[int, tuple[float, float]]:
+    """(desynchronisation, latency) in seconds by seed, summed over all rounds."""
+    totals = {record["seed"]: record["curve"][-1]["totals"] for record in results.seeds(case)}
+    return {seed: (found["desync"], found["latency"]) for seed, found in totals.items()}

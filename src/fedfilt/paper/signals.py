@@ -8,7 +8,7 @@ from fedfilt.paper._figures import curves
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import ACCURACY, WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import NOTHING, spread, table
+from fedfilt.paper._tables import NOTHING, spread, table, tested
 
 place = "not in the paper"
 order = 140
@@ -31,7 +31,7 @@ def distance(results: Results, signal: str) -> float:
 
 def make(results: Results) -> Item:
     """Accuracy and spread between devices both ways."""
-    rows, panels = [], {}
+    rows, panels, often = [], {}, results.often(cases(results.scope))
     for signal in ("models", "updates"):
         lines = {}
         for rule in STRENGTHS:
@@ -42,7 +42,7 @@ def make(results: Results) -> Item:
             row = [signal, WORDS[rule], f"{printed[0][0]:.1f} / {printed[1][0]:.1f}"]
             row += [spread(results.values(case, test, "mean").values()) for test in ("local", "global")]
             rows.append([*row, f"{printed[1][1]:.2f}", spread(results.values(case, "global", "std").values(), 2)])
-            lines[rule] = results.curve(case, "global", "std")
+            lines[rule] = results.curve(case, "global", "std", often=often)
         panels[f"{signal} filtered"] = lines
     head = [
         "filtered",
@@ -63,7 +63,8 @@ def make(results: Results) -> Item:
         f"{'models' if models < updates else 'updates'} reproduces the tables better. In the second half of the "
         "rounds, the spread changes by "
         + " and ".join(f"{change:+.2f} points ({title})" for title, change in growth.items())
-        + ", averaged over strengths: filtered updates add up, and nothing pulls the models together again."
+        + ", averaged over strengths: filtered updates add up, and nothing pulls the models together again. "
+        + tested(often)
     )
     return Item(text, {"signals": curves(panels, "spread between devices, points")})
 

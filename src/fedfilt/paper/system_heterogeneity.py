@@ -1,6 +1,7 @@
 """Accuracy, desynchronisation and latency before and after the schedule."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,29 +13,31 @@ from fedfilt.paper._figures import curves
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import AFTER, BEFORE
 from fedfilt.paper._results import Results, score_at
-from fedfilt.paper._tables import NOTHING, differences, spread, table
+from fedfilt.paper._tables import NOTHING, differences, sizes, spread, table, tested
 
 place = "tab. sysHetResults"
 order = 110
 PRINTED = "`fastest_full`, = T"  # the reading that gives the paper's table
 
 
-def before(scope: Scope) -> Case:
-    """Everybody does everything: the same training whatever the clocks, so once for all H."""
-    return Case("mnist_10", "mu=10", scope.small, 2 * scope.rounds, heterogeneity=0.31)
+def before(scope: Scope, size: int = 0) -> Case:
+    """Everybody does everything: the same training whatever the clocks, so once for all H. Size 0: the small one."""
+    return Case("mnist_10", "mu=10", size or scope.small, 2 * scope.rounds, heterogeneity=0.31)
 
 
-def after(scope: Scope, heterogeneity: float, schedule: str) -> Case:
+def after(scope: Scope, heterogeneity: float, schedule: str, size: int = 0) -> Case:
     """With a schedule."""
     deadline, equality = SCHEDULES[schedule]
-    options: dict[str, Any] = {"heterogeneity": heterogeneity, "deadline": deadline, "equality": equality}
-    return Case("mnist_10", "mu=10", scope.small, 2 * scope.rounds, **options)
+    return replace(before(scope, size), heterogeneity=heterogeneity, deadline=deadline, equality=equality)
 
 
 def cases(scope: Scope) -> list[Case]:
-    """G-Fedfilt with μ = 10 on MNIST_10, twice the rounds: before, and after by each schedule."""
-    every = [after(scope, heterogeneity, schedule) for heterogeneity in POPULATIONS for schedule in SCHEDULES]
-    return [one for case in (before(scope), *every) for one in scope.seeds(case)]
+    """G-Fedfilt with μ = 10 on MNIST_10, twice the rounds, at every size: before, and after by each schedule."""
+    found = []
+    for size, _ in scope.sizes:
+        every = [after(scope, h, schedule, size) for h in POPULATIONS for schedule in SCHEDULES]
+        found += [one for case in (before(scope, size), *every) for one in scope.seeds(case)]
+    return found
 
 
 def totals(results: Results, case: Case, key: str, rounds: int) -> float:
@@ -69,13 +72,15 @@ def at_seconds(results: Results, case: Case, seconds: float, heterogeneity: floa
     return found
 
 
-def _seconds_of(record: Mapping[str, Any], case: Case, heterogeneity: float) -> tuple[Array, Array]:
-    """Simulated seconds and global accuracy in percent at every test of a run."""
-    curve = record["curve"]
-    scores = np.array([100 * point["global"]["mean"] for point in curve])
-    times = np.array([point["totals"]["latency"] for point in curve])
+def _seconds_of(
+    record: Mapping[str, Any], case: Case, heterogeneity: float, often: bool = False
+) -> tuple[Array, Array]:
+    """Simulated seconds and global accuracy in percent at every test of a run; `often` as pictures show it."""
+    curve, drawn = record["curve"], record.get("drawn", {})
+    rounds = np.array(drawn["round"] if often else [point["round"] for point in curve])
+    scores = 100 * np.array(drawn["global mean"] if often else [point["global"]["mean"] for point in curve])
+    times = np.array(drawn["seconds"] if often else [point["totals"]["latency"] for point in curve])
     if heterogeneity and not case.deadline:
-        rounds = np.array([point["round"] for point in curve])
         times = rounds * costs_before(heterogeneity, 1, case.samples)[1]
     return times, scores
 
@@ -86,18 +91,17 @@ def make(results: Results) -> Item:
     arithmetic = "**Desynchronisation and latency of a round, by arithmetic alone**\n\n" + _arithmetic(results)
     if not results.seeds(before(scope)):
         return Item(f"{arithmetic}\n\n{NOTHING}")
-    accuracy, seconds = [], []
+    seconds = []
     for heterogeneity in POPULATIONS:
-        accuracy.append([f"{heterogeneity}", "before", *_accuracy(results, before(scope), BEFORE[heterogeneity])])
         for schedule in SCHEDULES:
             case = after(scope, heterogeneity, schedule)
             if results.seeds(case):
-                accuracy.append([f"{heterogeneity}", schedule, *_accuracy(results, case, AFTER[heterogeneity])])
                 for at, rounds in enumerate((half, 2 * half)):
                     row = [f"{heterogeneity}", schedule, str(rounds)]
                     seconds.append([*row, *_seconds(results, case, at, rounds)])
-    head = ["H", "", "paper, 200 / 400 rounds", f"after {half}", f"after {2 * half}", "gain of the second half"]
-    text = "**Accuracy on the global test**\n\n" + table([*head, f"to before, after {2 * half}"], accuracy)
+    text = "**Accuracy on the global test**"
+    for size in sizes(results):
+        text += f"\n\n{_accuracies(results, size)}"
     head = ["H", "schedule", "rounds", "desynchronisation, paper", "here", "latency, paper", "here"]
     text += "\n\n**Seconds, summed over rounds**\n\n" + table(head, seconds)
     text += (
@@ -109,7 +113,9 @@ def make(results: Results) -> Item:
         "samples: what is left is due to rounding to whole samples, which is coarser at 45 samples than at 450. "
     )
     text += f"{_words(results)}\n\n{arithmetic}".strip()
-    panels = {f"H = {heterogeneity}": _lines(results, heterogeneity) for heterogeneity in POPULATIONS}
+    often = results.often(case for case in cases(scope) if case.samples == scope.small)
+    panels = {f"H = {heterogeneity}": _lines(results, heterogeneity, often) for heterogeneity in POPULATIONS}
+    text += f"\n\n{tested(often)}"
     words = "global accuracy, %", "simulated seconds"
     return Item(text, {"accuracy_against_seconds": curves(panels, *words, columns=3, low=60.0, log=True)})
 
@@ -127,11 +133,26 @@ def _arithmetic(results: Results) -> str:
     return table(["", "samples", "", *[f"H = {h}" for h in POPULATIONS]], rows)
 
 
+def _accuracies(results: Results, size: int) -> str:
+    """The table of accuracies at one size."""
+    scope, half, rows = results.scope, results.scope.rounds, []
+    if not results.seeds(before(scope, size)):
+        return f"{size} samples: not yet measured; `fedfilt paper system_heterogeneity --samples {size}` does."
+    for heterogeneity in POPULATIONS:
+        rows.append([f"{heterogeneity}", "before", *_accuracy(results, before(scope, size), BEFORE[heterogeneity])])
+        for schedule in SCHEDULES:
+            case = after(scope, heterogeneity, schedule, size)
+            if results.seeds(case):
+                rows.append([f"{heterogeneity}", schedule, *_accuracy(results, case, AFTER[heterogeneity])])
+    head = ["H", f"{size} samples", "paper, 200 / 400 rounds", f"after {half}", f"after {2 * half}"]
+    return table([*head, "gain of the second half", f"to before, after {2 * half}"], rows)
+
+
 def _accuracy(results: Results, case: Case, printed: Sequence[Sequence[float]]) -> list[str]:
     """Cells: printed, after half the rounds, after all, the difference, and the difference to no schedule."""
     half = results.scope.rounds
     early, late = (results.values(case, "global", "mean", rounds) for rounds in (half, 2 * half))
-    change = differences(late, results.values(before(results.scope), "global", "mean"))
+    change = differences(late, results.values(before(results.scope, case.samples), "global", "mean"))
     cells = [f"{printed[0][0]:.1f} / {printed[1][0]:.1f}", spread(early.values()), spread(late.values())]
     cells.append(spread(differences(late, early), 2, sign=True))
     return [*cells, spread(change, 2, sign=True) if case.deadline else ""]
@@ -149,16 +170,17 @@ def _seconds(results: Results, case: Case, at: int, rounds: int) -> list[str]:
     return [f"{was:.0f} → {now:.3g} ({now / was - 1:+.1%})" for was, now in pairs]
 
 
-def _lines(results: Results, heterogeneity: float) -> dict[str, Array]:
-    """(seconds, mean, each seed ...) of no schedule and of every schedule."""
+def _lines(results: Results, heterogeneity: float, often: bool) -> dict[str, Array]:
+    """(seconds, mean, each seed ...) of no schedule and of every schedule; the axis of seconds has no 0."""
     lines = {}
     for name in ("before", *SCHEDULES):
         case = before(results.scope) if name == "before" else after(results.scope, heterogeneity, name)
         records = results.seeds(case)
         if records:
-            both = [_seconds_of(record, case, heterogeneity) for record in records]
+            both = [_seconds_of(record, case, heterogeneity, often) for record in records]
             scores = np.array([scores for _, scores in both]).T
-            lines[name] = np.column_stack([both[0][0], scores.mean(axis=1), scores])
+            points = np.column_stack([both[0][0], scores.mean(axis=1), scores])
+            lines[name] = points[points[:, 0] > 0]
     return lines
 
 

@@ -4,7 +4,7 @@ from fedfilt.paper._cases import Case, Scope
 from fedfilt.paper._figures import curves
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import NOTHING, differences, spread, table, values, verdict
+from fedfilt.paper._tables import NOTHING, differences, spread, table, tested, values, verdict
 
 place = "fig. twosetups"
 order = 90
@@ -25,12 +25,12 @@ def setup_gains(results: Results, name: str) -> dict[int, float]:
 
 def make(results: Results) -> Item:
     """Four curves on the local test, and the gains."""
-    lines, rows = {}, []
+    lines, rows, often = {}, [], results.often(cases(results.scope))
     for setup, data in SETUPS.items():
         row = [setup]
         for rule in ("fedavg", "mu=10"):
             case = Case(data, rule, results.scope.small, results.scope.rounds)
-            lines[f"{rule}, {setup}"] = results.curve(case, "local")
+            lines[f"{rule}, {setup}"] = results.curve(case, "local", often=often)
             row.append(spread(values(results, case, "local").values()))
         rows.append([*row, spread(setup_gains(results, setup).values(), 2, sign=True)])
     one, two = (setup_gains(results, setup) for setup in SETUPS)
@@ -43,6 +43,6 @@ def make(results: Results) -> Item:
         f"{verdict(1, [*two.values()])} in Setup 2. "
         f"A larger gain in Setup 1, where neighbours are similar, {verdict(1, more)} ({spread(more, 2, sign=True)} "
         "points). The paper says that FedAvg is the same in both setups. FedAvg ignores the graph but not the labels, "
-        "and the devices hold different labels."
+        f"and the devices hold different labels. {tested(often)}"
     )
     return Item(text, {"two_setups": curves({"local test": lines}, "accuracy, %", low=60.0)})
