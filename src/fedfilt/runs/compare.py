@@ -90,12 +90,15 @@ def play_variants(
             key = _dealt(left[group[0]])
             first = Run(left[group[0]], store, data.get(key))
             data = {key: first.data}
-            together = [[name for name in left if alike[name] == one] for one in dict.fromkeys(map(alike.get, group))]
+            together = [
+                [name for name in left if alike[name] == one] for one in dict.fromkeys(alike[name] for name in group)
+            ]
             memo = Memo() if any(len(some) > 1 for some in together) else None
             with _engine(first, memo) as engine:  # one engine, partition and start for all rules of a seed
                 for some in together:
                     with ExitStack() as stack:
-                        engines, playing = {engine_key: engine}, {}
+                        engines: dict[str, Any] = {engine_key: engine}
+                        playing: dict[str, Iterator[Table]] = {}
                         for name in some:
                             run = Run(left.pop(name), store, first.data)
                             if (own := by_engine[name]) not in engines:

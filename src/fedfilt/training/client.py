@@ -1,7 +1,7 @@
 """Clients: a client decides what a device does with its row. It receives a task, and returns what to send and keep."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -84,7 +84,7 @@ class Task:
         self.rate = trainer.training.rate(round)  # of learning, in this round: decay included
         self._trainer, self._seed, self._own = trainer, seed, own
         self._epoch = TESTING if testing else 0
-        self._train = trainer.train if memo is None else partial(memo.train, trainer)
+        self._train: Callable[..., float] = trainer.train if memo is None else partial(memo.train, trainer)
 
     def columns(self, names: Iterable[str]) -> Array:
         """(B,) bool: the columns of layers, by name; see `fedfilt.training.rows.Layout.columns`."""

@@ -177,12 +177,14 @@ class Settings:
 
     def __call__(self, learning_rate: float | None, proximal: float | None) -> Training:
         """The settings with these instead of the usual ones, where they are given."""
-        given = {"learning_rate": learning_rate, "proximal": proximal}
-        if all(value is None for value in given.values()):
+        if learning_rate is None and proximal is None:
             return self._usual
         rate, pull, made = self._last
         if (rate, pull) != (learning_rate, proximal):
-            made = replace(self._usual, **{name: value for name, value in given.items() if value is not None})
+            usual = self._usual
+            rate = usual.learning_rate if learning_rate is None else learning_rate
+            pull = usual.proximal if proximal is None else proximal
+            made = replace(usual, learning_rate=rate, proximal=pull)
             self._last = learning_rate, proximal, made
         return made
 
