@@ -481,7 +481,7 @@ def test_a_folder_that_is_missing_or_unreadable_is_bad_and_an_empty_one_is_a_dev
     write_csv(tmp_path / "data" / "a.csv", rows_of(3))
     assert not len(read(tmp_path, MAKING).train_x)
     assert "notes.txt is ignored" in caplog.text
-    assert "no recording is as long as a window, 4 rows" in caplog.text
+    assert "no recording is as long as a window of 4 rows" in caplog.text
 
 
 def test_large_files_and_folders_are_refused_before_they_are_read(folder, monkeypatch):
