@@ -42,7 +42,7 @@ def test_a_file_that_found_no_room_is_named(tmp_path, capsys):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "report.html"))
     said = capsys.readouterr().err
     assert said.startswith(
-        f"error: no room to write {tmp_path / 'report.html'} (No space left on device); nothing half"
+        f"error: no room to write {tmp_path / 'report.html'} (No space left on device); no half-written"
     )
 
 

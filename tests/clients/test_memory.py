@@ -43,7 +43,7 @@ def rule(call: Any, start: Any = lambda models: Remembered({"m": np.zeros_like(m
         (rule(lambda models, before: (models, Remembered({"m": [1, 2, 3]}))), "got m as list"),  # type: ignore[dict-item]
         (rule(lambda models, before: (models, Remembered(everyone={"t": 3}))), "got t as int"),  # type: ignore[dict-item]
         (rule(lambda models, before: (models, Remembered({"m": models * np.nan}))), "NaN or infinity in m"),
-        (rule(lambda models, before: (models, Remembered({"m": models[:1]}))), r"must keep m of \d devices"),
+        (rule(lambda models, before: (models, Remembered({"m": models[:1]}))), r"must keep m for \d devices"),
         (rule(lambda models, before: (models[:1], before)), "must return float32 models of shape"),
         (rule(lambda models, before: (models.astype(float), before)), "got float64"),
         (rule(lambda models, before: (models, before), lambda models: None), "got NoneType"),

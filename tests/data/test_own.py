@@ -480,8 +480,8 @@ def test_a_folder_that_is_missing_or_unreadable_is_bad_and_an_empty_one_is_a_dev
     (tmp_path / "data" / "notes.txt").write_text("hello")
     write_csv(tmp_path / "data" / "a.csv", rows_of(3))
     assert not len(read(tmp_path, MAKING).train_x)
-    assert "notes.txt is not read" in caplog.text
-    assert "no recording is as long as a window, 4 rows" in caplog.text
+    assert "notes.txt is ignored" in caplog.text
+    assert "no recording is as long as a window of 4 rows" in caplog.text
 
 
 def test_large_files_and_folders_are_refused_before_they_are_read(folder, monkeypatch):
@@ -677,8 +677,8 @@ def test_a_reader_of_the_owners_choice_reads_the_data(folder, monkeypatch, tmp_p
     same(read(folder, MAKING), again)
     np.savez(folder / "data" / "a.npz", x=X, y=Y)
     for name, message, said in [
-        ("Failing", r"own_readers:Failing fails: ZeroDivisionError\('secret'\)", "reader of its data failed"),
-        ("Odd", "own_readers:Odd fails", "reader of its data failed"),
+        ("Failing", r"own_readers:Failing failed: ZeroDivisionError\('secret'\)", "reader of its data failed"),
+        ("Odd", "own_readers:Odd failed", "reader of its data failed"),
         ("Missing", "cannot load 'own_readers:Missing'", "reader of its data failed"),
         ("Wrong", "a recording has the label 5", "a label that"),
         ("Meddling", "keeps changing", "changes while it is read"),
@@ -766,7 +766,7 @@ def test_without_folders_the_data_is_elsewhere(tmp_path):
     assert data.elsewhere
     assert data.x.shape == (20, 2, 4)
     assert data.global_test.tolist() == list(range(20))
-    with pytest.raises(ValueError, match="one per device, 2, got 3"):
+    with pytest.raises(ValueError, match="2 entries, one per device, got 3"):
         part.federated(2)
 
 

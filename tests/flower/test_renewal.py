@@ -72,7 +72,7 @@ def test_what_ends_soon_is_renewed_where_the_key_of_the_authority_is(building, c
     key.rename(building / "offline")
     renew_due(server, later(340))
     assert serials(building) == before
-    assert "ends in 25 days: put ca.key back into" in caplog.text
+    assert "expires in 25 days: put ca.key back into" in caplog.text
     (building / "offline").rename(key)
     renew_due(server, later(340))
     changed = {path for path, serial in serials(building).items() if before[path] != serial}

@@ -192,9 +192,9 @@ def test_the_command_to_forget(tmp_path):
     now = datetime.now(UTC).timestamp()
     made(tmp_path).add(Correction("walk", 0, now), some(now - 3 * DAY, now - 5000, now - 100))
     done = call("device", "forget", tmp_path, "--since", "2h")
-    assert (done.returncode, done.stdout) == (0, f"2 corrected windows are gone from {tmp_path}\n")
-    assert call("device", "forget", tmp_path, "--since", "2001-01-01").stdout.startswith("1 corrected window is gone")
-    assert call("device", "forget", tmp_path).stdout.startswith("0 corrected windows are gone")
+    assert (done.returncode, done.stdout) == (0, f"removed 2 corrected windows from {tmp_path}\n")
+    assert call("device", "forget", tmp_path, "--since", "2001-01-01").stdout.startswith("removed 1 corrected window ")
+    assert call("device", "forget", tmp_path).stdout.startswith("removed 0 corrected windows ")
     done = call("device", "forget", tmp_path, "--since", "noon")
     assert done.returncode == 1
     assert "since must be a time such as 2d" in done.stderr

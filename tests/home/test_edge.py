@@ -188,7 +188,7 @@ def test_what_waits_is_used_but_for_labels_that_are_no_more(tmp_path, caplog):
     home.edge.step()
     told = [(topic, content) for topic, content in home.heard if topic.endswith("/correction")]
     assert told == [(TOPICS.correction("band"), written(one)) for one in (said[1], said[3])]
-    assert caplog.text.count("is not used: label must be one of rest, walk, cook") == 3
+    assert caplog.text.count("is ignored: label must be one of rest, walk, cook") == 3
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"band": 5}', '{"band": {"label": "walk"}}', "\0"])

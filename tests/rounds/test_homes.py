@@ -280,7 +280,7 @@ def test_rooms_that_cannot_vote_are_named():
     np.testing.assert_allclose(lone.accuracy("mean"), lone.single())
     with pytest.raises(ValueError, match="no vote left with 1 missing"):
         lone.accuracy("mean", missing=1)
-    with pytest.raises(ValueError, match="one entry per device"):
+    with pytest.raises(ValueError, match="6 entries, one per device"):
         Rooms(models, trainer, data, np.arange(5))
     models, trainer, data = a_room(moments=False)
     with pytest.raises(ValueError, match="does not know which samples are from the same moment"):

@@ -241,7 +241,7 @@ def test_advice_on_a_run_is_kept_in_its_folder(tmp_path, monkeypatch):
     assert found.sentences()[0] in shown
     assert "agreement of halves" in shown
     [sent] = (tmp_path / "run").glob("probe-*.safetensors")
-    with pytest.raises(ValueError, match="is not of 7 devices"):
+    with pytest.raises(ValueError, match="must hold the changes of 7 devices"):
         Probe.of(sent, 7)
     sent.write_bytes(b"nothing")
     with pytest.raises(ValueError, match="must hold what devices sent"):

@@ -524,7 +524,7 @@ def test_the_page_says_what_is_wrong_and_recovers(compared, served, new_page, tm
     (folder / "environment.json").write_text(json.dumps({**environment, "fedfilt": "9.9.9"}))
     says(page, "notes", "written by fedfilt 9.9.9")
     folder.rename(tmp_path / "away")  # deleted while watched
-    says(page, "notes", "is not there")
+    says(page, "notes", "does not exist")
     picture(page, "dashboard-deleted", full=False)
     (tmp_path / "away").rename(folder)
     until(page, "() => !document.querySelector('#notes').innerText.includes('is not there')")

@@ -301,7 +301,7 @@ def test_the_layout_is_made_for_every_kind_of_folder(finished, stopped, tmp_path
         (finished, "finished, round 4 of 4"),
         (stopped, "stopped, round 2 of 4"),
         (tmp_path / "empty", "holds no run yet"),
-        (tmp_path / "none", "is not there"),
+        (tmp_path / "none", "does not exist"),
         (half, "no round is finished yet"),
         (other, "written by fedfilt 0.0.1"),
     ):

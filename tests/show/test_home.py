@@ -128,7 +128,7 @@ def test_a_line_counts_when_it_has_ended(folder):
         assert (len(home.corrections), home.notes) == (before, [])
         file.write(line[20:] + b"\nnonsense\n")
     home.refresh()
-    assert (len(home.corrections), home.notes) == (before + 1, ["1 damaged line of corrections.jsonl left out"])
+    assert (len(home.corrections), home.notes) == (before + 1, ["1 damaged line of corrections.jsonl skipped"])
     (folder / "corrections.jsonl").write_bytes(line + b"\n")  # replaced by another, in place
     home.refresh()
     assert (len(home.corrections), home.notes) == (1, [])
@@ -258,7 +258,7 @@ def test_the_page_says_what_happens_at_home(morning):
     assert "watch cook 70 %" in said
     assert "A device is silent: band." in said
     assert "band offline for 1 s" in said
-    assert "kitchen : walk for the last 30 s the room had said unknown; told watch, phone" in said
+    assert "kitchen : walk for the last 30 s the room had said unknown; sent to watch, phone" in said
     assert "Corrections 2 corrections. " in said
     assert "88 %" in said
     assert "of round 4 battery 80 %" in said

@@ -190,7 +190,7 @@ def test_a_deleted_folder_is_missing_until_it_is_back(one, tmp_path):
     one.rename(tmp_path / "away")
     assert run.refresh()
     assert run.status == "missing"
-    assert "is not there" in run.notes[0]
+    assert "does not exist" in run.notes[0]
     assert run.line() == {}
     assert len(run.rounds) == 4  # what was seen stays on show
     (tmp_path / "away").rename(one)

@@ -419,7 +419,7 @@ def test_a_last_batch_of_one_sample():
     [
         (lambda x: x[:, 0], 2, {}, "cross_entropy needs integer labels, got targets of float32"),
         (lambda x: np.arange(60) % 3, 1, {"loss": "bce"}, "bce needs targets of 0 and 1, got 0 to 2"),
-        (lambda x: x[:, :3], 2, {"loss": "mse"}, "must give 3 numbers for a sample, one for each target, got 2"),
+        (lambda x: x[:, :3], 2, {"loss": "mse"}, "must return 3 numbers for a sample, one for each target, got 2"),
         (lambda x: x[:, 0], 1, {"loss": "mse", "metric": "accuracy"}, "training.metric for the loss mse 'accuracy'"),
         (lambda x: x[:, 0], 1, {"loss": "msr"}, "training.loss 'msr'; did you mean 'mse'"),
     ],
