@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from typing import Any
 
 import pytest
 import typer
@@ -182,7 +183,8 @@ def test_commands_on_pages_exist_with_their_options():
         for line in "".join(blocks).splitlines():
             if re.match(r"(\.venv/bin/)?fedfilt [a-z]", line):
                 seen += 1
-                command, words = root, shlex.split(line, comments=True)[1:]
+                command: Any = root
+                words = shlex.split(line, comments=True)[1:]
                 while words and words[0] in getattr(command, "commands", {}):
                     command = command.commands[words.pop(0)]
                 known = {option for one in command.params for option in [*one.opts, *one.secondary_opts]}

@@ -31,9 +31,9 @@ def mixed(graph, weights, signal, sizes, mu):
 @given(cities(zeros=True), positive)
 def test_buildings_and_a_cloud_give_the_filter_of_the_whole_graph(city, mu):
     """Whatever the weights (also zero), the components, the cut; also one building, or none with a link outside."""
-    graph, weights, signal, _ = city
+    graph, weights, signal, sizes = city
     whole = mix(graph, Tikhonov(mu), signal, weights)
-    np.testing.assert_allclose(mixed(*city, mu), whole, rtol=0, atol=1e-6 * abs(signal).max())
+    np.testing.assert_allclose(mixed(graph, weights, signal, sizes, mu), whole, rtol=0, atol=1e-6 * abs(signal).max())
 
 
 @settings(max_examples=30)
