@@ -59,7 +59,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
         return str(value)
     near = difflib.get_close_matches(str(value), choices, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown {name} {value!r}{hint} (allowed: {', '.join(sorted(choices))})")
+    raise ValueError(f"unknown {name} {value!r}{hint} (allowed: {', '.join(sorted(set(choices)))})")
 
 
 def check_signal(name: str, value: object, count: int) -> Array:

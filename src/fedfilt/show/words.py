@@ -116,13 +116,22 @@ def comparison(rows: Sequence[Score], metric: Metric = ACCURACY) -> str:
     "On its own data a device does best with local (95.7%), on everybody's with fedavg (79.7%)."
     >>> comparison([Score("fedavg", 0.855, 0.797), Score("mu=1", 0.957, 0.8), Score("mu=2", 0.95, 0.8)])
     "A device does best with mu=1, on its own data (95.7%) and on everybody's (80.0%)."
+    >>> comparison([Score("fedavg", 0.852, 0.827), Score("finetune", 0.935, 0.756), Score("mu=1", 0.921, 0.589)])
+    "On its own data a device does best with finetune (93.5%), on everybody's with fedavg (82.7%)."
     """
     texts = {row.rule: [named(metric, value) for value in (row.local, row.everybody)] for row in rows}
     best = _best([(row.rule, row.local) for row in rows], metric)
     wide = _best([(row.rule, row.everybody) for row in rows], metric)
     text = _bests(best, wide, texts)
-    between = [r for r in rows if strength(r.rule) is not None and r.rule not in (best, wide)]
-    if between and best != wide:
+    known, sign = {row.rule: row for row in rows}, -1 if metric.lower else 1
+    between = [
+        r
+        for r in rows
+        if strength(r.rule) is not None
+        and sign * r.local > sign * known[wide].local
+        and sign * r.everybody > sign * known[best].everybody
+    ]
+    if between:
         kept = _best([(r.rule, r.local + r.everybody) for r in between], metric)
         text += f"; in between, {kept} reaches {' and '.join(texts[kept])}"
     return text + "."
