@@ -248,7 +248,7 @@ def report(played, fleet, sizes, spent, same):
             words = f"{min(values):.1f} / {statistics.median(values):.1f} / {max(values):.1f} s"
             print(f"| {name}: least / median / most ({len(values)} rounds) | {words} |")
     print(f"| the last round, with models and tests | {played[-1]['seconds']:.1f} s |")
-    print(f"| CPU of the edge server a round | {np.median(np.diff(spent)):.1f} s |")
+    print(f"| CPU of the edge server per round | {np.median(np.diff(spent)):.1f} s |")
     print(f"| memory of all devices, proportional | {sizes.proportional / 1e9:.2f} GB |")
     print(f"| and of one | {sizes.proportional / count / 1e6:.0f} MB |")
     print(f"| the largest device, resident | {sizes.resident / 1e6:.0f} MB |")

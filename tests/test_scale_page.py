@@ -32,7 +32,7 @@ def test_rows_that_are_quoted_are_those_of_the_other_page(script):
     there = (ROOT / "docs" / "deploy.md").read_text().splitlines()
     rows = quoted[1].splitlines()
     assert len(rows) == 3
-    assert f"| CPU of the edge server a round | {100 * script['REQUESTS']:.1f} s |" in rows  # the costs count with it
+    assert f"| CPU of the edge server per round | {100 * script['REQUESTS']:.1f} s |" in rows  # the costs count with it
     assert [row for row in rows if row not in there] == []
 
 

@@ -493,7 +493,7 @@ def test_split_sums_and_is_fair(number, shares):
         ),
         (
             lambda: Labels(2)(SAMPLES, ROOMS, Sizes(5000), np.random.default_rng(0)),
-            r"samples.train asks for \d+ training samples with label \d, made has \d+",
+            r"samples.train asks for \d+ training samples with label \d, but made has \d+",
         ),
         (
             lambda: Labels(2)(SAMPLES, ROOMS, Sizes(10, 900), np.random.default_rng(0)),

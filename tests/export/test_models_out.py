@@ -258,7 +258,7 @@ def test_models_behind_encoders_take_the_raw_inputs_of_their_kind(tmp_path, chan
 
 def test_what_cannot_be_exported_is_said(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"has no model of device 20 \(it has 0 to 19\)"):
+    with pytest.raises(ValueError, match=r"has no model of device 20 \(it has devices 0 to 19\)"):
         export("onnx", [folder], devices="3,20")
     with pytest.raises(ValueError, match="device must name the devices"):
         export("onnx", [folder], devices="none")

@@ -50,7 +50,8 @@ def mlflow_client(base: Path) -> Any:
 
 
 def read_csv(path: Path) -> Any:
-    return pd.read_csv(path, keep_default_na=False, float_precision="round_trip")  # older ones round
+    exact = {} if int(pd.__version__.partition(".")[0]) > 2 else {"float_precision": "round_trip"}
+    return pd.read_csv(path, keep_default_na=False, **exact)
 
 
 def numbers_in(value: Any, key: str = "") -> int:
@@ -251,7 +252,7 @@ def test_the_command(comparison, tmp_path):
         (where, "--csv"): f"{where / 'metrics.csv'} exists already; --force replaces it",
         (where,): "say which format: --c, --csv, --latex, --mlflow, --onnx, --parquet, --tensorboard",
         (where, "--csv", "--latex", "--out", "x"): "--out takes one format, got --csv, --latex",
-        (tmp_path / "nothing", "--csv"): f"no run folder {tmp_path / 'nothing'}",
+        (tmp_path / "nothing", "--csv"): f"there is no run folder {tmp_path / 'nothing'}",
         (tmp_path, "--csv"): f"nothing to export: {tmp_path} holds no run yet",
         (where, "--csv", "--out", tmp_path): f"{tmp_path} is a folder",
         (where, "--csv", "--device", "kitchen"): "device must be device numbers separated by commas, all or none",

@@ -536,13 +536,16 @@ def test_devices_come_go_and_are_replaced_while_rounds_go_on(tmp_path, kept):
         (["add", "device-001", "--links", "device-000"], "already takes part; to give it a new key"),
         (
             ["add", "lamp", "--links", "door"],
-            "--links must name devices that take part (device-000, device-001), got 'door'",
+            "--links must name devices that take part (device-000, device-001, device-002, device-003), got 'door'",
         ),
         (["add", "lamp", "--room", "attic"], "room must be one of room-0, or a number like 0, got 'attic'"),
         (["add", "lamp", "--room", "7"], "no device is in room 7: name the devices to link it to with --links"),
         (["add", "lamp"], "needs --links, or a --room"),
         (["add", "../lamp", "--links", "device-000"], "name must be up to 40 letters"),
-        (["remove", "lamp"], "name must be a device that takes part (device-000, device-001), got lamp"),
+        (
+            ["remove", "lamp"],
+            "name must be a device that takes part (device-000, device-001, device-002, device-003), got lamp",
+        ),
         (["replace", "lamp"], "name must be a device that takes part"),
     ],
 )

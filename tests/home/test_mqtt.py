@@ -472,4 +472,4 @@ def test_a_folder_without_a_home_is_named(tmp_path):
     done = call("home", tmp_path)
     assert (done.returncode, "must hold home.toml" in done.stderr) == (1, True)
     (tmp_path / "home.toml").write_text('home = "villa"\n')
-    assert "must say broker, tls" in call("home", "run", tmp_path).stderr
+    assert "must have the keys broker, tls" in call("home", "run", tmp_path).stderr

@@ -190,8 +190,8 @@ def test_an_empty_and_a_complete_graph_have_one_side_only():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"changes": np.zeros(3)}, "changes must be"),
-        ({"second": np.zeros((2, 4))}, "second must be"),
+        ({"changes": np.zeros(3)}, "changes must have"),
+        ({"second": np.zeros((2, 4))}, "second must have"),
         ({"first": np.full((3, 4), np.nan)}, "first must be finite"),
         ({"samples": [1, 2]}, "samples must be 3 numbers"),
         ({"samples": [1, 2, -1]}, "samples must be 3 numbers"),

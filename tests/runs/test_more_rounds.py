@@ -78,7 +78,7 @@ def test_an_epsilon_that_was_spent_is_not_spent_again(tmp_path):
     changes = {"privacy": {"clip": 1.0, "epsilon": 8.0}}
     finish(tmp_path / "run", **changes, rounds=2)
     before = contents(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"has spent privacy.epsilon = 8 on 2 rounds; 3 need more noise"):
+    with pytest.raises(ValueError, match=r"has spent privacy.epsilon = 8 on 2 rounds; 3 rounds need more noise"):
         finish(tmp_path / "run", resume=True, **changes, rounds=3)
     assert contents(tmp_path / "run") == before
 

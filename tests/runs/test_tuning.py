@@ -231,7 +231,7 @@ def test_a_rival_of_one_file_takes_part(tmp_path, monkeypatch):
     assert any("client.share" in one.settings for one in found.rules["rival_tuned:Halfway"])
     done = call("compare", file, "--tuned", tmp_path / "t", "--seeds", 2, "--out", tmp_path / "c")
     assert done.returncode == 0, done.stderr
-    assert "difference to finetune" in done.stdout
+    assert "difference from finetune" in done.stdout
     assert "rival_tuned:Halfway" in done.stdout
     done = call("advise", file, "client=rival_tuned:Halfway", "aggregator=fedavg", "--rounds", 1)
     assert done.returncode == 0, done.stderr

@@ -163,7 +163,7 @@ def test_what_the_native_core_does_not_know_is_said(caplog):
     ("options", "message"),
     [
         ({"optimizer": "adma"}, "training.optimizer 'adma'; did you mean 'adam'"),
-        ({"optimizer": "adam", "momentum": 0.9}, "training.momentum is for sgd; adam has betas"),
+        ({"optimizer": "adam", "momentum": 0.9}, "training.momentum is for sgd; use betas for adam"),
         ({"optimizer_state": "ever"}, "training.optimizer_state"),
         ({"betas": (0.9, 1.0)}, "training.betas"),
         ({"smoothing": 2.0}, "training.smoothing"),

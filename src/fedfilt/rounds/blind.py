@@ -76,10 +76,10 @@ def matrix_of(rule: Rule, weights: Array, graph: Graph) -> tuple[Array, Array]:
         ),
     )
     if any(part.max(initial=0) > 1e-6 for part in off):
-        raise ValueError("must be linear in models + updates, with weights that sum to 1")
+        raise ValueError("it must be linear in models + updates, with weights that sum to 1")
     stays = ~brings & (abs(matrix - unit).max(axis=1) < 1e-9)
     if abs(matrix[~stays][:, ~brings]).max(initial=0) > 1e-9:
-        raise ValueError("must not mix the old model of a device that is absent")
+        raise ValueError("it must not mix the old model of a device that is absent")
     return np.where(brings, matrix, 0.0), stays
 
 
