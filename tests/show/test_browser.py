@@ -628,7 +628,7 @@ def test_a_home_is_followed_while_it_lives(living, served, new_page):
     says(page, "devices", "75\N{NO-BREAK SPACE}%")
     page.wait_for_selector("#devices svg circle")
     home.corrects("bath", "cook", 20)
-    says(page, "corrections", "the room had said walk; told watch, band")
+    says(page, "corrections", "the room had said walk; sent to watch, band")
 
     page.focus("#span-1d")  # what is focused stays so while the page changes around it
     home.status("band", online=False)
@@ -645,7 +645,7 @@ def test_a_home_is_followed_while_it_lives(living, served, new_page):
     says(page, "ended", "is not running")
     hurry(page)
     page.context.set_offline(True)
-    says(page, "lost", "does not answer")
+    says(page, "lost", "does not respond")
     page.context.set_offline(False)
     until(page, "() => document.getElementById('lost').hidden")
     known = {"", "home", "_home", "home.css", "home.js", "_favicon.ico"}  # neither Dash nor plotly.js
