@@ -293,7 +293,7 @@ def test_a_report_of_many_runs_cuts_nothing_and_sets_any_two_against_each_other(
     assert f"{better} of 60" in page.evaluate(f"{dots}.layout.title.text")
     page.select_option("#baseline", label="local, learning_rate=0.5")
     paired = "document.querySelector('figure[data-figure^=paired-local] .plot')"
-    until(page, f"() => {paired}.layout.title.text.replaceAll('<br>', ' ').includes('difference to local')")
+    until(page, f"() => {paired}.layout.title.text.replaceAll('<br>', ' ').includes('difference from local')")
     page.select_option("#run", label="fedavg, learning_rate=0.5 seed 2")
     says(page, "chosen", "fedavg, learning_rate=0.5 seed 2")
 
