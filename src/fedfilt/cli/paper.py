@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedfilt.paper._results import Results
 
 SKIPPED = 3  # exit code: a data set was missing
+TRUSTED = 30  # seconds for which the estimate of the cases counts, while nothing has been timed yet
 
 
 def paper(
@@ -163,7 +164,8 @@ def _compute(cases: "Sequence[Case]", results: "Results", jobs: int, data_dir: P
                     resumed += each * (step.round - 1)  # rounds played by an earlier call
                 played[step.case] = step.case.seconds if step.done else each * step.round
                 done = sum(played.values())
-                left = (time.monotonic() - start) * (total - done) / max(done - resumed, each)
+                pace = (time.monotonic() - start + TRUSTED) / (done - resumed + TRUSTED * jobs)
+                left = pace * (total - done)
                 finished += step.done
                 words = f"{finished} of {len(cases)} runs, {_clock(left)} left; {step.case.name} round {step.round}"
                 progress.update(task, completed=done, description=words)
