@@ -26,7 +26,7 @@ from fedfilt.paper._printed import ACCURACY, AFTER, BEFORE, SCORES
 from fedfilt.paper._results import FORMAT, OtherVersion, Results, score_at
 from fedfilt.paper._tables import Interval
 from fedfilt.paper._watching import part_of
-from fedfilt.paper.claims import above, as_large, claims
+from fedfilt.paper.claims import BEHIND_ENCODERS, VOTE, above, as_large, claims, ordered, within
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
@@ -134,7 +134,7 @@ def test_schedules_are_tested_after_half_the_rounds_and_after_all(rounds):
 
 def test_the_scope_is_what_the_options_say():
     assert Scope.of() == Scope()
-    assert dict(Scope().sizes) == {45: 5, 450: 2}
+    assert dict(Scope().sizes) == {45: 5, 450: 5}
     assert Scope.of(seeds=3, rounds=20, samples=450) == Scope(20, ((450, 3),))
     seeds = {case.seed for case in every_case(Scope.of()) if case.samples == 45}
     assert seeds == set(range(5))
@@ -492,6 +492,7 @@ def test_committed_results_are_complete():
     results = Results(COMMITTED)
     at_once = {case for one in makers() if one.name not in (*LATER, "claims") for case in one.cases(results.scope)}
     at_once -= {case for case in system_heterogeneity.cases(results.scope) if case.samples == 450}
+    at_once -= {case for case in at_once if case.samples == 450 and case.seed >= 2}  # later, too
     wanted = [
         case
         for case in every_case(results.scope)
@@ -514,8 +515,30 @@ def holding(*beginnings):
 
 def test_the_trade_off_is_monotone_in_mu_on_label_skewed_sets():
     wrong = {name for name, claim in holding("trade-off").items() if not claim.holds}
-    # Of two seeds: 95.8 at μ = 0.1, 96.0 at μ = 1, 95.6 at μ = 100; writers have all labels, in the paper too
+    # Local accuracy of 450 samples hardly depends on μ; writers have all labels, in the paper too
     assert wrong == {"trade-off mnist_4 local 450", "trade-off writers local 45", "trade-off writers local 450"}
+
+
+def test_an_order_holds_in_every_seed_or_not_at_all_or_is_unclear():
+    falls, rises, flat = {0: 3.0, 1: 4.0}, {0: 1.0, 1: 9.0}, {0: 2.95, 1: 3.95}
+    assert ordered([falls, rises], -1) == ("unclear", "means over 2 seeds; holds in 1 of them separately")
+    assert ordered([flat, falls], -1)[0] == "**does not hold**"
+    assert ordered([flat, falls], -1, slack=0.1)[0] == ordered([falls, flat], -1)[0] == "holds"
+
+
+def test_sentences_on_homes_have_the_numbers_of_their_results():
+    def read(name, *keys):
+        found = []
+        for seed in range(3):
+            value = json.loads((ROOT / "results" / "smart_home" / "dsads" / f"{name}-seed-{seed}.json").read_text())
+            for key in keys:
+                value = value[key]
+            found.append(round(100 * value, 2))
+        return tuple(found)
+
+    assert {"single": read("similar, mu=1", "vote", "single"), "mean": read("similar, mu=1", "vote", "mean", 0)} == VOTE
+    for name, tests in BEHIND_ENCODERS.items():
+        assert tests == {test: read(f"shapes, encoders, {name}", test, "all") for test in tests}
 
 
 def test_every_claim_has_a_verdict_a_place_and_both_numbers(tmp_path):
@@ -536,6 +559,12 @@ def test_verdicts_follow_the_interval_over_seeds():
     assert (as_large(found, 1.1), as_large(found, 3.99)) == ("holds", "**sign only**")
     assert above(sure(Interval.of([-1.0, 2.0]))) == "unclear"
     assert above(sure(Interval.of([0.05, 0.05, 0.06]))) == "**does not hold**"  # below 0.1 points
+    assert above(sure(Interval.of([-0.12, -0.03, -0.03]))) == "**does not hold**"  # so is all that it may be
+    assert [within(Interval(0.0, low, high, 5), 1.0) for low, high in ((-0.9, 0.9), (-0.5, 1.5), (1.1, 1.5))] == [
+        "holds",
+        "unclear",
+        "**does not hold**",
+    ]
     assert above(sure(Interval.of([5.0]))) == "unclear"  # a single seed says nothing
     assert Interval.of([]) is None
 

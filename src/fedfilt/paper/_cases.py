@@ -12,7 +12,7 @@ from fedfilt.runs.rules import aggregator_table
 STRENGTHS = ("mu=0.1", "mu=1", "mu=10", "mu=100")
 TABLE = ("fedavg", *STRENGTHS)  # the rows of the paper's tables
 SETS = ("mnist_10", "mnist_4", "mnist_2", "writers")  # their columns; digits by writer stand in for EMNIST
-SIZES = {45: 5, 450: 2}  # training samples per device: number of seeds
+SIZES = {45: 5, 450: 5}  # training samples per device: number of seeds
 POPULATIONS = {0.31: 1.92, 0.54: 3.17, 0.65: 6.83}  # heterogeneity H: latency of the slowest device / the fastest
 # How the deadline is set, and whether devices end at it (C1 of P') or by it (C1 of P)
 SCHEDULES = {
@@ -154,12 +154,12 @@ class Case:
 
     @property
     def seconds(self) -> float:
-        """About how long it takes on one core with the compiled training core."""
+        """About how many seconds of one core it takes with the compiled training core."""
         work = {"": 1.0, "slowest_minimum": 0.35, "fastest_full": 0.9}[self.deadline]
         trained = 20 * self.samples * 3 * self.rounds * work
         tests = -(-self.rounds // self.every) * 10_000 + (self.rounds // OFTEN * PART if self.drawn else 0)
         light = 0.15 if self.model == "mlp" else 1.0
-        return 1 + light * (2.2e-5 * trained + 8e-6 * tests * (1 if self.rule == "fedavg" else 20))
+        return 2 + light * (6e-6 * trained + 4e-6 * tests * (1 if self.rule == "fedavg" else 20))
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Scope:
 
     @classmethod
     def of(cls, seeds: int = 0, rounds: int = 0, quick: bool = False, samples: int = 0) -> "Scope":
-        """From the options of the command; 0: the paper's rounds, five seeds at 45 samples and two at 450."""
+        """From the options of the command; 0: the paper's rounds and its five seeds."""
         if samples and samples not in SIZES:
             raise ValueError(f"samples must be {' or '.join(map(str, SIZES))}, got {samples}")
         check_count("rounds", rounds, low=0)

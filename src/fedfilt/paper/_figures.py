@@ -18,19 +18,20 @@ from fedfilt.paper._printed import WORDS
 COLUMN, PAGE = 336, 688  # pixels
 COLOURS = ["#000000", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9"]
 FONT = {"family": "Liberation Sans, Arial, Helvetica, sans-serif", "size": 10, "color": "#000000"}  # 7.5 point
-# Colour, dash, symbol: dark to light, and never two alike in grey
+# Short strokes, so that a curve is not torn
+DOTS, DOT_DASH, DASHES, LONG_DASHES = "1.5px,2.5px", "7px,2px,1.5px,2px", "5px,3px", "12px,2px,2px,2px,2px,2px"
+# Colour, dash, symbol: from light to dark as μ grows, and never two alike in grey
 LOOKS = {
     "fedavg": ("#000000", "solid", "circle"),
-    "mu=0.1": ("#CC79A7", "dot", "diamond"),
-    "mu=1": ("#E69F00", "dashdot", "triangle-up"),
-    "mu=10": ("#009E73", "dash", "square"),
-    "mu=100": ("#0072B2", "longdash", "x"),
-    "mu=1e4": ("#D55E00", "dash", "cross"),
-    "local": ("#999999", "dot", "star"),
+    "mu=0.1": ("#E69F00", DOTS, "diamond"),
+    "mu=1": ("#C2609B", DOT_DASH, "triangle-up"),
+    "mu=10": ("#007D5C", DASHES, "square"),
+    "mu=100": ("#0A3F78", LONG_DASHES, "x"),
+    "mu=1e4": ("#E08A45", DASHES, "cross"),
     "before": ("#000000", "solid", "circle"),
-    "`slowest_minimum`": ("#E69F00", "dashdot", "triangle-up"),
-    "`fastest_full`, = T": ("#0072B2", "dash", "square"),
-    "`fastest_full`, <= T": ("#CC79A7", "dot", "diamond"),
+    "`slowest_minimum`": ("#E69F00", DOT_DASH, "triangle-up"),
+    "`fastest_full`, = T": ("#0A3F78", DASHES, "square"),
+    "`fastest_full`, <= T": ("#B8558F", DOTS, "diamond"),
 }
 
 
@@ -42,6 +43,7 @@ def to_print(figure: Any, width: int, height: int, **layout: Any) -> Any:
     figure.update_layout({"margin": {"l": 46, "r": 8, "t": 22, "b": 40}, **layout})
     ticks = {"tickfont": {"size": 9}, "title": {"font": {"size": 10}, "standoff": 4}, "gridcolor": "#E5E5E5"}
     lines = {"showline": True, "linecolor": "#000000", "linewidth": 0.7, "ticks": "outside", "ticklen": 3}
+    lines["zeroline"] = False
     figure.update_xaxes(**ticks, **lines)
     figure.update_yaxes(**ticks, **lines)
     figure.for_each_annotation(lambda note: note.update(font={"size": 10, **note.font.to_plotly_json()} | {"size": 10}))
@@ -104,7 +106,7 @@ def _look(name: str) -> tuple[str, str, str]:
         return LOOKS[name]
     rule, _, where = name.partition(", ")
     colour, dash, symbol = LOOKS[rule]
-    return (colour, dash, symbol) if where.endswith("1") else (colour, "dot", f"{symbol}-open")
+    return (colour, dash, symbol) if where.endswith("1") else (colour, DOTS, f"{symbol}-open")
 
 
 def _said(name: str) -> str:
@@ -120,7 +122,7 @@ def timelines(rounds: Mapping[str, Mapping[str, Array]], deadlines: Mapping[str,
         "send_seconds": ("sends", "#F2C879"),
         "idle_seconds": ("waits", "#FAFAFA"),
     }
-    titles = [name.replace("`", "") for name in rounds]
+    titles = [_said(name) for name in rounds]
     figure = make_subplots(1, len(rounds), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
     for column, (name, seconds) in enumerate(rounds.items(), start=1):
         for key, (words, colour) in looks.items():
@@ -128,21 +130,22 @@ def timelines(rounds: Mapping[str, Mapping[str, Array]], deadlines: Mapping[str,
             bar = {"orientation": "h", "marker": marker, "name": words, "showlegend": column == 1}
             figure.add_trace(go.Bar(y=list(range(len(seconds[key]))), x=seconds[key], **bar), row=1, col=column)
         if (end := deadlines[name]) is not None:
-            figure.add_vline(x=end, line={"color": "#000000", "dash": "dash", "width": 1}, row=1, col=column)
+            figure.add_vline(x=end, line={"color": "#000000", "width": 2}, row=1, col=column)
         figure.update_xaxes(title="seconds", rangemode="tozero", row=1, col=column)
     figure.update_yaxes(title="device, the fastest first", autorange="reversed", row=1, col=1)
-    return to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 60})
+    to_print(figure, PAGE, 300, barmode="stack", bargap=0.2, margin={"l": 46, "r": 8, "t": 22, "b": 60})
+    return figure.update_layout(legend_traceorder="normal")
 
 
 def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
     """h(λ) = 1 / (1 + μλ) for several μ, one of them marked, over the graph's frequencies as lines."""
     figure = go.Figure()
-    x = np.linspace(0, float(graph.frequencies[-1]) * 1.02, 200)
+    x = np.linspace(0, (float(graph.frequencies[-1]) * 1.02) ** 0.25, 400) ** 4  # dense where responses fall
     for frequency in graph.frequencies:
         figure.add_vline(x=float(frequency), line={"color": "#BBBBBB", "width": 0.7})
     for mu in strengths:
         colour, dash, _ = LOOKS.get(f"mu={mu:g}", ("#000000", "solid", ""))
-        line = {"color": colour, "dash": dash, "width": 2.5 if mu == mark else 1.5}
+        line = {"color": colour, "dash": dash, "width": 2.5 if mu == mark else 1.5, "simplify": False}
         figure.add_trace(go.Scatter(x=x, y=1 / (1 + mu * x), name=f"μ = {mu:g}", mode="lines", line=line))
     figure.update_xaxes(title="graph frequency λ", showgrid=False)
     figure.update_yaxes(title="response h(λ)", range=[0, 1.03])
@@ -150,7 +153,7 @@ def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
 
 
 def network(graph: Graph, positions: Array) -> Any:
-    """Devices with their numbers, a symbol and colour per room; links between rooms are thicker."""
+    """Devices with their numbers, a symbol and colour per room; links between rooms are thick."""
     figure = go.Figure()
     rooms = np.zeros(graph.count, int) if graph.rooms is None else np.asarray(graph.rooms)
     for a, b in graph.edges:
@@ -178,10 +181,16 @@ def bars(groups: Sequence[str], columns: Mapping[str, Sequence[float]], axis: st
     figure = go.Figure()
     for (name, values), colour in zip(columns.items(), ["#FFFFFF", "#F2C879", "#1F4E79", "#7FA8C9"], strict=False):
         marker = {"color": colour, "line": {"color": "#000000", "width": 0.8}}
-        shown = {"text": [f"{value:,.0f}" for value in values], "textposition": "outside", "textfont": {"size": 8}}
+        shown: dict[str, Any] = {
+            "text": [f"{value:,.0f}" for value in values],
+            "textposition": "outside",
+            "textfont": {"size": 9},
+        }
+        shown |= {"textangle": -90, "constraintext": "none"}
         words = "no schedule" if name == "before" else name.replace("`", "")
         figure.add_trace(go.Bar(x=list(groups), y=list(values), name=words, marker=marker, cliponaxis=False, **shown))
-    figure.update_yaxes(title=axis)
+    highest = max(value for values in columns.values() for value in values)
+    figure.update_yaxes(title=axis, range=[0, 1.2 * highest])
     return to_print(figure, COLUMN, 260, barmode="group", margin={"l": 50, "r": 8, "t": 12, "b": 58})
 
 
@@ -203,14 +212,17 @@ def scatter(points: Mapping[str, Array], axes: tuple[str, str]) -> Any:
 
 def histograms(panels: Mapping[str, Array], marks: Mapping[str, Sequence[float]]) -> Any:
     """How numbers are distributed, a panel each, with marked values as dashed lines."""
-    figure = make_subplots(1, len(panels), horizontal_spacing=0.1)
+    figure = make_subplots(1, len(panels), horizontal_spacing=0.08)
     for column, (name, values) in enumerate(panels.items(), start=1):
         bar = {"marker": {"color": "#B8D8E8", "line": {"color": "#000000", "width": 0.4}}, "showlegend": False}
-        figure.add_trace(go.Histogram(x=values, nbinsx=40, histnorm="percent", **bar), row=1, col=column)
+        counts, ends = np.histogram(values, 30)
+        shares = 100 * counts / counts.sum()
+        figure.add_trace(go.Bar(x=(ends[1:] + ends[:-1]) / 2, y=shares, **bar), row=1, col=column)
+        figure.update_yaxes(range=[0, 1.2 * shares.max()], row=1, col=column)  # marks are named above the bars
         for mark in marks[name]:
             line = {"color": "#000000", "dash": "dash", "width": 1}
             note = {"annotation_text": f"{mark:g}", "annotation_font": {"size": 9}}
             figure.add_vline(x=mark, line=line, row=1, col=column, **note)
         figure.update_xaxes(title=name, row=1, col=column)
     figure.update_yaxes(title="% of draws", row=1, col=1)
-    return to_print(figure, PAGE, 220, margin={"l": 46, "r": 20, "t": 22, "b": 40})
+    return to_print(figure, PAGE, 220, bargap=0, margin={"l": 46, "r": 20, "t": 22, "b": 40})

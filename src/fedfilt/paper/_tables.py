@@ -159,10 +159,33 @@ def printed_gain(data: str, test: str, rule: str) -> float:
     return ACCURACY[test][data, rule][0] - ACCURACY[test][data, "fedavg"][0]
 
 
+def seeds_of(results: Results, size: int) -> int:
+    """The number of seeds that all runs of the accuracy tables of a size have."""
+    cases = [Case(data, rule, size, results.scope.rounds) for data in SETS for rule in TABLE]
+    return min(len(results.seeds(case)) for case in cases)
+
+
+def seed_words(results: Results) -> str:
+    """How many seeds there are at each size, of how many."""
+    words = []
+    for size, wanted in results.scope.sizes:
+        found = seeds_of(results, size)
+        number = f"{wanted} seeds".replace("1 seeds", "1 seed")
+        words.append(f"{number if found == wanted else f'{found} of {number}'} at {size} samples")
+    return " and ".join(words)
+
+
 def size_words(results: Results) -> str:
     """How many seeds and rounds: for captions."""
-    words = [f"{number} seeds at {size} samples" for size, number in results.scope.sizes]
-    return f"{results.scope.rounds} rounds, {' and '.join(words)}".replace("1 seeds", "1 seed")
+    return f"{results.scope.rounds} rounds, {seed_words(results)}"
+
+
+def strengths(
+    results: Results, case: Case, test: str, key: str = "mean", rules: Sequence[str] = STRENGTHS
+) -> list[dict[int, float]]:
+    """A score in percent by seed for the strengths of μ from small to large, of the seeds that all of them have."""
+    found = [results.values(replace(case, rule=rule), test, key) for rule in rules]
+    return [{seed: one[seed] for seed in one if all(seed in other for other in found)} for one in found]
 
 
 def by_set(results: Results, test: str, words: Callable[[Results, str], str]) -> Item:

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fedfilt.paper._cases import STRENGTHS, TABLE, Case, Scope
+from fedfilt.paper._cases import TABLE, Case, Scope
 from fedfilt.paper._figures import curves
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import NOTHING, table, tested
+from fedfilt.paper._tables import NOTHING, strengths, table, tested
 
 place = "fig. R2 a-d"
 order = 50
@@ -21,10 +21,10 @@ def cases(scope: Scope) -> list[Case]:
 
 def monotone(results: Results, data: str, test: str, size: int, slack: float = 0.1) -> bool | None:
     """Whether accuracy falls (local) or rises (global) with μ, up to some slack in points; None: not computed."""
-    means = [results.values(Case(data, rule, size, results.scope.rounds), test, "mean") for rule in STRENGTHS]
-    if not all(means):
+    found = strengths(results, Case(data, "", size, results.scope.rounds), test)
+    if not all(found):
         return None
-    steps = np.diff([np.mean(list(by_seed.values())) for by_seed in means])
+    steps = np.diff([np.mean(list(by_seed.values())) for by_seed in found])
     return bool((steps <= slack).all() if test == "local" else (steps >= -slack).all())
 
 

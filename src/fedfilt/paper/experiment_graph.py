@@ -17,7 +17,9 @@ def make(results: Results) -> Item:
     graph = Graph.paper()
     rooms = np.asarray(graph.rooms)
     between = sum(int(rooms[a] != rooms[b]) for a, b in graph.edges)
-    turn = 2 * np.pi * np.arange(graph.count) / 5 + np.pi / 5 * rooms
+    turn = (
+        2 * np.pi * np.arange(graph.count) / 5 + np.pi / 5 * np.array([0.25, 0, 0, 0.25])[rooms]
+    )  # no link passes another device
     corner = np.array([(0, 0), (3, 0), (3, -3), (0, -3)])[rooms]
     positions = corner + np.column_stack([np.cos(turn), np.sin(turn)])
     text = table(

@@ -2,7 +2,7 @@
 
 from fedfilt.paper._items import Item
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import table
+from fedfilt.paper._tables import seed_words, table
 
 place = "tab. sim_param, and the text around it"
 order = 31
@@ -28,10 +28,10 @@ ROWS = [
     ("model", "CNN 32, 64, dense 128, 10; stride 2", "the same, 'same' padding", "`model = paper_cnn`"),
     ("learning rate, batch", "not given", "0.02, 32", "`training`"),
     ("filter strengths, μ_s", "0.1, 1, 10, 100; 10⁴", "the same", "`aggregator.filter.mu`"),
-    ("simulation runs", "5", "5 at 45 samples, 2 at 450", "`fedfilt paper --seeds`"),
 ]
 
 
 def make(results: Results) -> Item:
     """Every parameter that the paper prints or needs."""
-    return Item(table(["parameter", "paper", "here", "where"], ROWS))
+    runs = ("simulation runs", "5", seed_words(results), "`fedfilt paper --seeds`")
+    return Item(table(["parameter", "paper", "here", "where"], [*ROWS, runs]))

@@ -16,7 +16,8 @@ VERDICT = (
     "Reproduces: after the schedule, all devices end together. The printed T_opt (`slowest_minimum`) is so short that "
     "every device does a fraction of its work; the paper's own table fits `fastest_full`, under which the slow devices "
     "do less. With `= T`, as problem P' is printed, every device ends at the deadline, up to a whole sample. With "
-    "`<= T`, devices that have no time for another whole epoch wait a little; none of them reaches its maximum."
+    "`<= T`, devices that have no time for another whole epoch wait a little; none of them reaches its maximum. Thick "
+    "vertical lines are deadlines; note the scales of seconds."
 )
 
 
