@@ -380,6 +380,7 @@ def test_emnist_at_its_true_size_with_progress_resume_and_a_bound_on_memory(tmp_
             shutil.rmtree(place, ignore_errors=True)  # a gigabyte
     assert done.returncode == 0, done.stderr
     assert "1 of 1 runs" in done.stderr
+    assert re.search(r"computed in \d+ .*: 1 of 1 runs", done.stderr)
     kept = sure(Results(store, results.scope).record(case))
     assert kept["curve"][-1]["round"] == rounds
     assert kept["curve"][-1]["global"]["mean"] > 0.9  # a label is where its ink is
