@@ -579,6 +579,7 @@ def test_every_claim_has_a_verdict_a_place_and_both_numbers(tmp_path):
             assert (claim.verdict == "not yet measured") == claim.ours.startswith("`fedfilt "), claim
 
 
+@pytest.mark.slow(2)
 def test_a_verdict_says_where_the_other_size_has_another(tmp_path):
     results = as_printed(tmp_path, Scope(200, ((45, 3), (450, 3))))
     known = {claim.name: claim for claim in claims(results)}["global gain mnist_2"]
