@@ -714,6 +714,14 @@ def training_says(results):
     yield f"but {everybody:.1f} % on the global test"
 
 
+def test_training_says_how_many_runs_there_are_and_how_long_they_are_thought_to_take():
+    cases = [case for case in every_case(Scope()) if case.source not in ("emnist", "femnist")]
+    hours = sum(case.seconds for case in cases) / 3600 / 2
+    text = words_of("docs/training.md")
+    assert f"Everything is {len(cases)} runs without the archives of EMNIST and FEMNIST." in text
+    assert f"they take {hours:.1f} hours on two quiet cores" in text
+
+
 def test_what_the_trade_off_page_says_of_four_digits():
     means = {
         (rule, test): np.mean(list(Results(COMMITTED).values(Case("mnist_4", rule), test, "mean").values()))
