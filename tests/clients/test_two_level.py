@@ -161,6 +161,22 @@ def test_a_device_with_few_samples_takes_part_as_far_as_it_can(samples):
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
+def test_what_all_devices_answer_alike_is_computed_once(tmp_path, monkeypatch):
+    """The shared model is tested on everybody's samples once, a personal one for every device."""
+    asked, raw = [], Trainer._raw
+
+    def counting(self, row, x, rows, y, *known):
+        if row.ndim == 1 and len(rows) == 50:
+            asked.append(rows)
+        return raw(self, row, x, rows, y, *known)
+
+    monkeypatch.setattr(Trainer, "_raw", counting)
+    lines, *_ = played(tmp_path / "run", evaluation={"every": 6})
+    assert len(asked) == 20 + 1
+    again, *_ = played(tmp_path / "again", evaluation={"every": 6}, engine={"workers": 2})
+    assert again[-1]["mixed"] == lines[-1]["mixed"]
+
+
 def test_fit_predicts_with_the_mean_and_says_what_it_cannot_give():
     data = some_data(devices=3, sizes=(24, 18, 20))
     arrays = [(data.x[rows], data.y[rows]) for rows in data.train]

@@ -24,7 +24,7 @@ from fedfilt.training.client import (
 )
 from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Training, diverged
-from fedfilt.training.trainer import Trainer, labels_of, trainers_of
+from fedfilt.training.trainer import NOTHING, Known, Trainer, labels_of, trainers_of
 
 __all__ = ["Desk", "Done", "Own", "Tested", "examine", "personal", "work"]
 
@@ -76,9 +76,9 @@ class Desk(NamedTuple):
 
     def sent(self, row: Array) -> Array:
         """The part of a row that is sent: without those arrays at its end that are zero, if they travel seldom."""
-        used = self.width
-        while used > self.least and not row[used - self.size : used].any():
-            used -= self.size
+        used, least, size = self.width, self.least, self.size
+        while used > least and not row[used - size : used].any():
+            used -= size
         return row[:used]
 
 
@@ -158,10 +158,13 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
     return np.ascontiguousarray(found)
 
 
-def examine(row: Array, own: Own, desk: Desk) -> Tested:
-    """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk."""
+def examine(row: Array, own: Own, desk: Desk, known: Known = NOTHING) -> Tested:
+    """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk.
+
+    What is `known` of several rows need not be computed again: see `Trainer.test`.
+    """
     own = _shaped(own, desk.trainer)
-    sums, loss = desk.trainer.test(row, *own, desk.classes)
+    sums, loss = desk.trainer.test(row, *own, desk.classes, known)
     return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)
 
 
