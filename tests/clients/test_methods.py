@@ -246,7 +246,7 @@ def reference(client, step, decides, first):
 # --- ours -------------------------------------------------------------------------------------------------------------
 
 
-def ours(client, rule, model=None, data=DATA, workers=1):
+def ours(client, rule, model=None, data=DATA, workers=1, links=()):
     """The state after some rounds and the models that devices decide with."""
     model = MLP((1, 3, 2), 3, hidden=HIDDEN) if model is None else model
     training = Training(RATE, BATCH)
@@ -256,7 +256,7 @@ def ours(client, rule, model=None, data=DATA, workers=1):
         wide = np.concatenate([row, *(np.zeros_like(row) for _ in travels(client))])
         held = np.array([len(rows) for rows in data.train])
         hardware = Paper().draw(held, 8, np.random.default_rng(0))
-        graph, often = Graph.from_edges(data.count, []), Evaluation(every=ROUNDS)
+        graph, often = Graph.from_edges(data.count, list(links)), Evaluation(every=ROUNDS)
         experiment = Experiment(graph, rule, Everything(EPOCHS), engine, hardware, ROUNDS, 8, often, SEED)
         *_, (state, record) = play(State(0, np.tile(wide, (data.count, 1))), experiment)
         return SimpleNamespace(state=state, record=record, first=row, decided=engine.personal(state), trainer=trainer)
@@ -411,6 +411,26 @@ def test_two_level_is_fedavg_and_personal_models_mixed_once(backend, answers):
     size = len(shared)
     assert not found.state.models[:, 2 * size :].any()  # halves are sent, never handed out
     assert abs(own - shared.numpy()).max() > 0.01
+
+
+def test_a_third_model_of_two_level_is_filtered_over_the_graph_in_every_round(backend):
+    """Trained from the first round on after the shared one, then (N + mu L)⁻¹ N of the trained models."""
+    client, mu = TwoLevel(epochs=4, before=3, mu=2.0), 2.0
+    found = ours(client, EmpiricalBayes(mu=mu), links=[(0, 1), (1, 2)])
+    if found.trainer.backend != backend:
+        pytest.skip("fedfilt was built without its native core: no C++ compiler")
+    w = torch.from_numpy(found.first)
+    sizes = np.array([len(rows) for rows in DATA.train])
+    n, laplacian = np.diag(sizes / sizes.mean()), np.array([[1, -1, 0], [-1, 2, -1], [0, -1, 1]])
+    mixing = torch.from_numpy(np.linalg.solve(n + mu * laplacian, n).astype(np.float32))
+    own = [w] * 3
+    for round in range(1, ROUNDS + 1):
+        first = EPOCHS + (3 * 4 if round == 1 else 0)  # epochs that it trained before, also of its changes
+        trained = [descend(own[d], batches(round, d, first=first), d) for d in range(3)]
+        own = list(mixing @ torch.stack(trained))
+    np.testing.assert_allclose(found.decided[:, 2], torch.stack(own), atol=3e-5)
+    plainly = ours(TwoLevel(epochs=4, before=3), EmpiricalBayes())
+    np.testing.assert_array_equal(found.decided[:, :2], plainly.decided)
 
 
 def test_answers_are_averaged():

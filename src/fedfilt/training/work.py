@@ -18,9 +18,9 @@ from fedfilt.training.client import (
     check_sent,
     ended,
     is_personal,
-    seldom,
     split,
     travels,
+    usual,
 )
 from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Training, diverged
@@ -71,8 +71,8 @@ class Desk(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Numbers of a row that are always sent: all, unless what travels with the model does so seldom."""
-        return self.size if seldom(self.client) else self.width
+        """Numbers of a row that are always sent: all, unless some of what travels with the model does so seldom."""
+        return self.size * usual(self.client)
 
     def sent(self, row: Array) -> Array:
         """The part of a row that is sent: without those arrays at its end that are zero, if they travel seldom."""
@@ -129,7 +129,7 @@ def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
 
 
 def _owed(left: Array | None, desk: Desk) -> Array | None:
-    """What was not sent, as a whole row: of what travels seldom, only of the model."""
+    """What was not sent, as a whole row, without what travels seldom."""
     if left is None or desk.least == desk.width:
         return left
     whole = np.zeros(desk.width, left.dtype)
