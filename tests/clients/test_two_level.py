@@ -27,6 +27,7 @@ from fedfilt.training.work import Desk, personal, work
 from helpers import SMALL, call, finish, some_data
 
 QUICK = {"name": "two_level", "before": 3, "epochs": 2}
+READINGS = ("personal", "balanced")
 
 
 def played(folder, **changes):
@@ -157,6 +158,42 @@ def test_a_device_with_few_samples_takes_part_as_far_as_it_can(samples):
     assert np.isfinite(kept.everyone["halves"])
     found = personal(models[0], None, 1, 0, own, desk)
     np.testing.assert_allclose(found[0], row[: desk.size] + update[desk.size : 2 * desk.size], atol=1e-5)
+
+
+# --- strange homes ----------------------------------------------------------------------------------------------------
+
+VOICES = [(TwoLevel(epochs=2, before=1), EmpiricalBayes(links=True))]
+VOICES += [(TwoLevel(epochs=2, before=1, mu=10.0), EmpiricalBayes(reading, mu=10.0)) for reading in READINGS]
+
+
+@pytest.mark.parametrize("case", ["one", "two", "linked", "unlinked", "alike", "still", "opposite", "three samples"])
+@pytest.mark.parametrize(("client", "rule"), VOICES)
+def test_strange_homes_have_finite_models(case, client, rule):
+    """One device, two, all or no links, changes that are the same (S is singular), zero or opposite, halves of one."""
+    devices, links = {"one": 1, "two": 2}.get(case, 4), []
+    data = some_data(devices=devices, sizes=(3,) if case == "three samples" else (12, 9, 14, 10)[:devices])
+    arrays = [(data.x[rows], data.y[rows]) for rows in data.train]
+    if case in ("alike", "opposite"):
+        x, y = arrays[0]
+        turn = 2 if case == "opposite" else 0  # the same inputs, other labels
+        arrays = [(x, (y + turn * (device % 2)) % 3) for device in range(devices)]
+    if case not in ("unlinked", "one"):
+        links = [(i, j) for i in range(devices) for j in range(i) if case == "linked" or i == j + 1]
+    options: dict[str, Any] = {"rounds": 2, "learning_rate": 1e-30 if case == "still" else 0.1, "batch_size": 32}
+    options["global_test"] = data.x[:20], data.y[:20]
+    fitted = fedfilt.fit(
+        arrays, Logistic((1, 12, 12), 3), Graph.from_edges(devices, links), rule, client=client, **options
+    )
+    assert fitted.rows.shape == (devices, 3 if client.mu else 2, 3 * 145)
+    assert np.isfinite(fitted.rows).all()
+    measured = fitted.records[-1].measured
+    assert all(np.isfinite(value).all() for value in measured.values())
+    if case == "still":  # nothing changed: all decide with the shared model
+        assert abs(fitted.rows - fitted.rows[0, 0]).max() < 1e-6
+    if case == "alike":  # every step is on all samples, so that order does not matter
+        assert abs(fitted.rows - fitted.rows[0]).max() < 1e-4
+    if case == "opposite":
+        assert measured["linked"] < 0 if rule.links else abs(fitted.rows[0, 0] - fitted.rows[1, 0]).max() > 0.01
 
 
 # --- a filtered model beside the two ----------------------------------------------------------------------------------
