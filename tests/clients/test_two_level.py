@@ -166,12 +166,15 @@ VOICES = [(TwoLevel(epochs=2, before=1), EmpiricalBayes(links=True))]
 VOICES += [(TwoLevel(epochs=2, before=1, mu=10.0), EmpiricalBayes(reading, mu=10.0)) for reading in READINGS]
 
 
-@pytest.mark.parametrize("case", ["one", "two", "linked", "unlinked", "alike", "still", "opposite", "three samples"])
+@pytest.mark.parametrize(
+    "case", ["one", "two", "linked", "unlinked", "alike", "still", "opposite", "three samples", "no halves"]
+)
 @pytest.mark.parametrize(("client", "rule"), VOICES)
 def test_strange_homes_have_finite_models(case, client, rule):
-    """One device, two, all or no links, changes that are the same (S is singular), zero or opposite, halves of one."""
+    """One device, two, all or no links, changes that are alike (S is singular), zero or opposite, few samples."""
     devices, links = {"one": 1, "two": 2}.get(case, 4), []
-    data = some_data(devices=devices, sizes=(3,) if case == "three samples" else (12, 9, 14, 10)[:devices])
+    sizes = {"three samples": (3,) * 4, "no halves": (1, 9, 14, 10)}.get(case, (12, 9, 14, 10)[:devices])
+    data = some_data(devices=devices, sizes=sizes)
     arrays = [(data.x[rows], data.y[rows]) for rows in data.train]
     if case in ("alike", "opposite"):
         x, y = arrays[0]

@@ -14,7 +14,7 @@ from fedfilt.mixing import likeness
 from fedfilt.mixing.likeness import by_labels, judged, nearest_links
 from fedfilt.runs import advice
 from fedfilt.runs.advice import FILE, Probe, halves, kept
-from fedfilt.runs.config import from_table
+from fedfilt.runs.config import changed, from_table
 from fedfilt.runs.records import Records
 from fedfilt.show.dashboard import page
 from helpers import call, config_file, finish
@@ -221,6 +221,25 @@ def test_what_cannot_be_judged_is_said(graph, why):
     assert found.why["given"] == why
     assert "The given graph cannot be judged" in found.sentences()[0]
     json.dumps(found.table(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {"name": "paper"},
+        {"name": "paper", "shuffle": True, "control": "empty", "laplacian": "symmetric"},
+        {"name": "rooms", "rooms": 2, "devices": 8},
+        {"name": "homes", "rooms": 2, "devices": 8, "control": "shuffled"},
+        {"name": "found", "k": 1, "every": 5, "graph": {"name": "rooms", "rooms": 2, "devices": 8}},
+    ],
+)
+def test_the_words_that_find_a_graph_are_understood_and_undo_controls(tmp_path, graph):
+    config = from_table({**ROOMS, "partition": "uniform", "graph": graph})
+    found = changed(config, advice.found_by(config)).graph
+    assert found.learned
+    assert (found.shuffle, found.control) == (False, "")
+    assert found.laplacian == graph.get("laplacian", "combinatorial")
+    assert found.graph(0).count == config.graph.graph(0).count
 
 
 def test_three_samples_are_enough_to_ask():
