@@ -138,7 +138,7 @@ STEPS = [
     Step("tests", "make test", command("make", "test", line="passed|failed")),
     Step("readme", "the commands of the README", python("-m", "pytest", "tests/test_readme.py", line="passed")),
     Step("docs", "make docs", command("make", "docs")),
-    Step("wheels", "make wheels", command("make", "wheels", line=r"native tests|ready in")),
+    Step("wheels", "make wheels", command("make", "wheels", line=r": \d+ kB|native tests")),
     Step("fresh", "make fresh", command("make", "fresh", line=r"\| \d")),
     Step("lowest", "make lowest", command("make", "lowest", line="passed")),
     Step("bench", "make bench, for docs/performance.md", command("make", "bench")),
@@ -169,7 +169,7 @@ def main() -> None:
             said = step.run(LOGS / f"{step.name}.log")
         except Failed as error:
             print(f"{step.name:8} FAILED ({step.what}) after {time.monotonic() - start:.0f} s", flush=True)
-            sys.exit(f"{error}\nMend it and start again: what has passed for a commit is not run again.")
+            sys.exit(f"{error}\nFix it and start again: what has passed for a commit is not run again.")
         done[step.name] = said
         print(f"{step.name:8} passed in {time.monotonic() - start:.0f} s: {said}", flush=True)
         if clean_tree:
