@@ -173,6 +173,12 @@ def test_figures_that_the_readme_quotes_are_in_the_pages_that_it_links():
         )
 
 
+def test_the_readme_counts_verdicts_as_the_page_on_the_paper_does():
+    counted = r"^Verdicts on (\d+) claims: holds: (\d+),.* \*\*does not hold\*\*: (\d+)"
+    [there] = re.findall(counted, (ROOT / "docs" / "paper.md").read_text(), re.MULTILINE)
+    assert re.findall(r"Of (\d+), (\d+) hold and (\d+) do not", README.read_text()) == [there]
+
+
 def test_links_of_the_readme_lead_somewhere():
     links = re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", README.read_text())
     assert len(links) > 30
