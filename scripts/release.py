@@ -1,11 +1,12 @@
 """Walk through the release checklist of CONTRIBUTING.md: every step is run, and its result printed.
 
 `make release-check` runs this. It stops at the first step that fails. A step that has passed for this commit is not run
-again: started anew, it goes on where it stopped. Output goes to build/release/STEP.log.
+again: started a second time, it goes on where it stopped. Output goes to build/release/STEP.log.
 """
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def command(*words: str, line: str = r"\S.*") -> Callable[[Path], str]:
 
     def run(log: Path) -> str:
         with log.open("w") as file:
-            done = subprocess.run(words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+            env = {**os.environ, "MAKEFLAGS": "--no-print-directory"}  # its last line is none of ours
+            done = subprocess.run(words, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT, check=False)
         text = log.read_text(errors="replace")
         if done.returncode:
             raise Failed(f"{' '.join(words)} failed; its last lines, from {log}:\n{text[-2000:]}")
