@@ -82,7 +82,7 @@ def measured(folder, options):
     authority = building / "server" / "certificates" / "ca.crt"
     with ExitStack() as stack:
         process = stack.enter_context(server(building))
-        until(lambda: said(building / "server.log", "goes on after round"), "the edge server is there")
+        until(lambda: said(building / "server.log", "Flower run"), "the edge server is there")
         words = [sys.executable, str(HERE / "silent_device.py"), str(folders[3])]
         extra = {"PYTHONPATH": PATH}
         stack.enter_context(running(words, folders[3] / "flower", folders[3] / "device.log", extra))

@@ -37,7 +37,7 @@ from fedfilt.runs.rules import rules, with_rule
 from fedfilt.runs.sweep import uses_graph
 from fedfilt.runs.tuning import FIRST_SEED, Tuned, check_playable, validated
 from fedfilt.show.figures.style import BLUE, FAINT, INK, WALL, blank, plain, styled
-from fedfilt.training.client import example, extra, is_personal, passes, seldom, travels
+from fedfilt.training.client import example, extra, is_personal, passes, seldom, usual
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -184,9 +184,7 @@ class Job(NamedTuple):
         found = 0.0
         for number, rule in enumerate(self.rules):
             client = ruled(self.kind, self.graph, rule).client
-            wide = passes(client) + 0.4 * len(travels(client)) * (
-                not seldom(client)
-            )  # wide rows take time, as measured
+            wide = passes(client) + 0.4 * (usual(client) - 1)  # wide rows take time, as measured
             found += (wide if number < 3 else wide - 0.8) * self._replace(rules=(rule,)).runs()
         return KINDS[self.kind].seconds * self.config().rounds * found
 
@@ -342,13 +340,14 @@ def costs(config, lines):
     """
     epochs = passes(config.client) * sum(np.mean(line["epochs"]) for line in lines)
     sent = [float(np.mean(line["bytes"])) for line in lines]
-    usual, rounds = min(sent), len(lines)
+    least, rounds = min(sent), len(lines)
     personal = [extra(config.client, number, rounds) > 0 for number in range(1, rounds + 1)]
     later = rounds - 1 - personal.index(True) if seldom(config.client) and any(personal) else 0
     if isinstance(config.aggregator, Local):  # nothing has to be sent
         return epochs, 0.0, 0.0
     learned = bool(config.graph.learned)
-    return epochs + learned, (sum(sent) + learned * usual) / rounds, usual * (1 + later / rounds)
+    down = least * (1 + later / rounds / usual(config.client))
+    return epochs + learned, (sum(sent) + learned * least) / rounds, down
 
 
 def asked(client):

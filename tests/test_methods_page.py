@@ -12,7 +12,7 @@ from fedfilt.clients.finetune import FineTune
 from fedfilt.clients.per_fedavg import PerFedAvg
 from fedfilt.clients.plain import Plain
 from fedfilt.clients.two_level import TwoLevel
-from helpers import ROOT
+from helpers import MINE, ROOT
 
 SMALL = """
 rounds = 12
@@ -135,7 +135,7 @@ def test_what_a_device_trains_and_asks_before_it_decides(script):
 
 
 @pytest.mark.slow(10)
-def test_methods_are_tuned_played_with_their_controls_and_kept(script, tmp_path):
+def test_methods_are_tuned_played_with_their_controls_and_kept(script, tmp_path, monkeypatch):
     (tmp_path / "small.toml").write_text(SMALL)
     script["KINDS"]["small"] = script["Kind"]("Small", "small", str(tmp_path / "small"), 0.01)
     names = ["fedavg", "finetune:epochs=10", "two_level", "mu=1", "fedbn"]
@@ -183,6 +183,19 @@ def test_methods_are_tuned_played_with_their_controls_and_kept(script, tmp_path)
     local = after["methods"].pop(1)
     assert after == found
     assert (local["rule"], local["rows"][0]["up_bytes"]) == ("local", 0)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rival_shown.py").write_text(MINE)  # a method of one's own, and a name that is in no list
+    for rule in ("rival_shown:Halfway", "two_level:mu=10"):
+        for job in script["jobs_of"]("small", [rule], 2, 1, tmp_path / "runs"):
+            script["keep"](job, script["work"](job), tmp_path)
+        assert f"| {rule}" in script["page"](tmp_path)
+    every = json.loads((tmp_path / "small.json").read_text())["methods"]
+    third = next(one for one in every if (one["rule"], one["graph"]) == ("two_level:mu=10", "given"))["rows"][0]
+    assert third["epochs"] == 2 * planned + 20
+    assert third["forward_passes"] == 3
+    # the filtered model goes both ways in every round
+    assert third["up_bytes"] == pytest.approx(shared["up_bytes"] * (2 + 3 / 12), rel=0.02)
+    assert third["down_bytes"] == pytest.approx(shared["down_bytes"] * (2 + 9 / 12), rel=0.02)
     other = script["jobs_of"]("small", ["local"], 1, 1, tmp_path / "runs")
     with pytest.raises(ValueError, match=r"seeds = \[0, 1\], these are \[0\]"):
         other[0].left(tmp_path)

@@ -96,7 +96,8 @@ def test_rules_with_different_clients_are_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rule", ["ditto", "scaffold", "fedrep", "feddyn", "fedadam", "ditto+fedavgm", "two_level:before=2"]
+    "rule",
+    ["ditto", "scaffold", "fedrep", "feddyn", "fedadam", "ditto+fedavgm", "two_level:before=2", "two_level:mu=10"],
 )
 def test_a_run_that_was_interrupted_has_the_same_bits(tmp_path, rule):
     config = with_rule(from_table(SMALL), rule)

@@ -12,9 +12,10 @@ from torch.nn import functional
 from fedfilt import Evaluation, Experiment, Graph, State, Training, Updates, _parts, native, play
 from fedfilt._draws import Key, RoundKey, generator
 from fedfilt.aggregators import IFCA as IFCARule
-from fedfilt.aggregators import Attention, EmpiricalBayes, FedAvg
+from fedfilt.aggregators import SFL, Attention, EmpiricalBayes, FedAvg, FedU, GFedFilt, RoomAverage
 from fedfilt.aggregators import FedAMP as FedAMPRule
 from fedfilt.aggregators import FedDyn as FedDynRule
+from fedfilt.aggregators import Local as LocalRule
 from fedfilt.aggregators import Scaffold as ScaffoldRule
 from fedfilt.clients import (
     APFL,
@@ -37,6 +38,7 @@ from fedfilt.clients import (
     TwoLevel,
 )
 from fedfilt.engines.local import Local
+from fedfilt.filters import Tikhonov
 from fedfilt.mixing.bayes import empirical_bayes
 from fedfilt.models import MLP
 from fedfilt.populations import Paper
@@ -246,7 +248,7 @@ def reference(client, step, decides, first):
 # --- ours -------------------------------------------------------------------------------------------------------------
 
 
-def ours(client, rule, model=None, data=DATA, workers=1):
+def ours(client, rule, model=None, data=DATA, workers=1, graph=None):
     """The state after some rounds and the models that devices decide with."""
     model = MLP((1, 3, 2), 3, hidden=HIDDEN) if model is None else model
     training = Training(RATE, BATCH)
@@ -256,7 +258,7 @@ def ours(client, rule, model=None, data=DATA, workers=1):
         wide = np.concatenate([row, *(np.zeros_like(row) for _ in travels(client))])
         held = np.array([len(rows) for rows in data.train])
         hardware = Paper().draw(held, 8, np.random.default_rng(0))
-        graph, often = Graph.from_edges(data.count, []), Evaluation(every=ROUNDS)
+        graph, often = graph or Graph.from_edges(data.count, []), Evaluation(every=ROUNDS)
         experiment = Experiment(graph, rule, Everything(EPOCHS), engine, hardware, ROUNDS, 8, often, SEED)
         *_, (state, record) = play(State(0, np.tile(wide, (data.count, 1))), experiment)
         return SimpleNamespace(state=state, record=record, first=row, decided=engine.personal(state), trainer=trainer)
@@ -335,6 +337,43 @@ def test_a_method_is_its_papers_algorithm(name, backend):
     assert (abs(shared - torch.from_numpy(found.first)) > 1e-3).any(), "it learnt something"
 
 
+def over_room(n, links):
+    return np.array([[n[0], n[1], 0], [n[0], n[1], 0], [0, 0, n[0] + n[1]]]) / (n[0] + n[1])
+
+
+def filtered(n, links, mu=3.0):
+    return np.linalg.solve(np.diag(n / n.mean()) + mu * (np.diag(links.sum(0)) - links), np.diag(n / n.mean()))
+
+
+def convolved(n, links):
+    some = (links + np.eye(3)) * n
+    return np.linalg.matrix_power(some / some.sum(axis=1, keepdims=True), 2)
+
+
+MATRICES = {  # the rule, and what it makes of trained models, from numbers of samples and weights of links
+    "local": (LocalRule(), lambda n, links: np.eye(3)),
+    "room_average": (RoomAverage(), over_room),
+    "fedu": (FedU(0.1, 2.0), lambda n, links: np.eye(3) - 0.2 * (np.diag(links.sum(0)) - links)),
+    "sfl": (SFL(2), convolved),
+    "gfedfilt": (GFedFilt(Tikhonov(3.0)), filtered),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_rule_on_the_graph_mixes_by_its_matrix_in_every_round(name, backend):
+    rule, matrix = MATRICES[name]
+    links = np.array([[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]])
+    found = ours(Plain(), rule, graph=Graph.from_adjacency(links, rooms=[0, 0, 1]))
+    if found.trainer.backend != backend:
+        pytest.skip("fedfilt was built without its native core: no C++ compiler")
+    mixing = torch.from_numpy(matrix(np.array([len(rows) for rows in DATA.train], float), links).astype(np.float32))
+    rows = torch.from_numpy(found.first).tile(3, 1)
+    for round in range(1, ROUNDS + 1):
+        rows = mixing @ torch.stack([plain({}, row, round, device) for device, row in enumerate(rows)])
+    np.testing.assert_allclose(found.decided, rows, atol=1e-5)
+    assert len({row.tobytes() for row in found.decided}) == (2 if name == "room_average" else 3)
+
+
 def test_attention_is_pfedgraphs_problem():
     found = ours(Plain(), Attention(0.7))
     rows, _ = apart("attention", Plain(), plain, None, torch.from_numpy(found.first), found.trainer)
@@ -407,10 +446,30 @@ def test_two_level_is_fedavg_and_personal_models_mixed_once(backend, answers):
         "personal": own,
         "shared": np.tile(shared, (3, 1)),
     }[answers]
-    np.testing.assert_allclose(found.decided, wanted, atol=3e-5)
+    np.testing.assert_allclose(found.decided, wanted, atol=1e-5)
     size = len(shared)
     assert not found.state.models[:, 2 * size :].any()  # halves are sent, never handed out
     assert abs(own - shared.numpy()).max() > 0.01
+
+
+def test_a_third_model_of_two_level_is_filtered_over_the_graph_in_every_round(backend):
+    """Trained from the first round on after the shared one, then (N + mu L)⁻¹ N of the trained models."""
+    client, mu = TwoLevel(epochs=4, before=3, mu=2.0), 2.0
+    found = ours(client, EmpiricalBayes(mu=mu), graph=Graph.from_edges(3, [(0, 1), (1, 2)]))
+    if found.trainer.backend != backend:
+        pytest.skip("fedfilt was built without its native core: no C++ compiler")
+    w = torch.from_numpy(found.first)
+    sizes = np.array([len(rows) for rows in DATA.train])
+    n, laplacian = np.diag(sizes / sizes.mean()), np.array([[1, -1, 0], [-1, 2, -1], [0, -1, 1]])
+    mixing = torch.from_numpy(np.linalg.solve(n + mu * laplacian, n).astype(np.float32))
+    own = [w] * 3
+    for round in range(1, ROUNDS + 1):
+        first = EPOCHS + (3 * 4 if round == 1 else 0)  # epochs that it trained before, also of its changes
+        trained = [descend(own[d], batches(round, d, first=first), d) for d in range(3)]
+        own = list(mixing @ torch.stack(trained))
+    np.testing.assert_allclose(found.decided[:, 2], torch.stack(own), atol=1e-5)
+    plainly = ours(TwoLevel(epochs=4, before=3), EmpiricalBayes())
+    np.testing.assert_array_equal(found.decided[:, :2], plainly.decided)
 
 
 def test_answers_are_averaged():

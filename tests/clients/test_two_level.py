@@ -1,6 +1,7 @@
 """two_level in whole runs: when it personalises, what that costs, who has no personal model, and what is refused."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 import fedfilt
 from fedfilt import Graph, Training
 from fedfilt.aggregators import EmpiricalBayes, FedAvg
-from fedfilt.clients import Averaged, Ditto, FineTune, Plain, TwoLevel
+from fedfilt.clients import Averaged, Ditto, FineTune, Plain, Scaffold, TwoLevel
 from fedfilt.models import MLP, Logistic
 from fedfilt.rounds.types import Updates
 from fedfilt.runs.build import Run
@@ -20,12 +21,13 @@ from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.show.shares import taken
-from fedfilt.training.client import Own
+from fedfilt.training.client import Own, seldom, usual
 from fedfilt.training.trainer import Trainer
 from fedfilt.training.work import Desk, personal, work
 from helpers import SMALL, call, finish, some_data
 
 QUICK = {"name": "two_level", "before": 3, "epochs": 2}
+READINGS = ("personal", "balanced")
 
 
 def played(folder, **changes):
@@ -38,8 +40,8 @@ def played(folder, **changes):
 
 
 def blocks(run, models):
-    """(shared, personal, first, second)."""
-    return [models[:, place * run.layout.size :][:, : run.layout.size] for place in range(4)]
+    """(shared, personal, first, second), or (shared, filtered, personal, first, second)."""
+    return [models[:, start : start + run.layout.size] for start in range(0, models.shape[1], run.layout.size)]
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
@@ -158,7 +160,122 @@ def test_a_device_with_few_samples_takes_part_as_far_as_it_can(samples):
     np.testing.assert_allclose(found[0], row[: desk.size] + update[desk.size : 2 * desk.size], atol=1e-5)
 
 
+# --- strange homes ----------------------------------------------------------------------------------------------------
+
+VOICES = [(TwoLevel(epochs=2, before=1), EmpiricalBayes(links=True))]
+VOICES += [(TwoLevel(epochs=2, before=1, mu=10.0), EmpiricalBayes(reading, mu=10.0)) for reading in READINGS]
+
+
+@pytest.mark.parametrize(
+    "case", ["one", "two", "linked", "unlinked", "alike", "still", "opposite", "three samples", "no halves"]
+)
+@pytest.mark.parametrize(("client", "rule"), VOICES)
+def test_strange_homes_have_finite_models(case, client, rule):
+    """One device, two, all or no links, changes that are alike (S is singular), zero or opposite, few samples."""
+    devices, links = {"one": 1, "two": 2}.get(case, 4), []
+    sizes = {"three samples": (3,) * 4, "no halves": (1, 9, 14, 10)}.get(case, (12, 9, 14, 10)[:devices])
+    data = some_data(devices=devices, sizes=sizes)
+    arrays = [(data.x[rows], data.y[rows]) for rows in data.train]
+    if case in ("alike", "opposite"):
+        x, y = arrays[0]
+        turn = 2 if case == "opposite" else 0  # the same inputs, other labels
+        arrays = [(x, (y + turn * (device % 2)) % 3) for device in range(devices)]
+    if case not in ("unlinked", "one"):
+        links = [(i, j) for i in range(devices) for j in range(i) if case == "linked" or i == j + 1]
+    options: dict[str, Any] = {"rounds": 2, "learning_rate": 1e-30 if case == "still" else 0.1, "batch_size": 32}
+    options["global_test"] = data.x[:20], data.y[:20]
+    fitted = fedfilt.fit(
+        arrays, Logistic((1, 12, 12), 3), Graph.from_edges(devices, links), rule, client=client, **options
+    )
+    assert fitted.rows.shape == (devices, 3 if client.mu else 2, 3 * 145)
+    assert np.isfinite(fitted.rows).all()
+    measured = fitted.records[-1].measured
+    assert all(np.isfinite(value).all() for value in measured.values())
+    if case == "still":  # nothing changed: all decide with the shared model
+        assert abs(fitted.rows - fitted.rows[0, 0]).max() < 1e-6
+    if case == "alike":  # every step is on all samples, so that order does not matter
+        assert abs(fitted.rows - fitted.rows[0]).max() < 1e-4
+    if case == "opposite":
+        assert measured["linked"] < 0 if rule.links else abs(fitted.rows[0, 0] - fitted.rows[1, 0]).max() > 0.01
+
+
+# --- a filtered model beside the two ----------------------------------------------------------------------------------
+
+
+def test_a_filtered_model_changes_neither_of_the_others_and_costs_what_it_takes(tmp_path):
+    """It travels in every round: two models usually, five when changes go with them. It is trained in every round."""
+    lines, run, state = played(tmp_path / "three", client={**QUICK, "mu": 10.0}, aggregator=FILTERED)
+    two, plain, before = played(tmp_path / "two")
+    shared, filtered, *others = blocks(run, state["models"])
+    for mine, theirs in zip((shared, *others), blocks(plain, before["models"]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert len(np.unique(filtered, axis=0)) == 20
+    usual, full = (run.config.sparsifier.full_bytes(count * run.layout.size) for count in (2, 5))
+    assert run.update_bytes == usual
+    assert [line["time"]["devices"]["bytes"][0] for line in lines] == [usual, usual, usual, full, usual, usual]
+    assert [line["time"]["devices"]["epochs"][0] for line in lines] == [3, 3, 3, 3 + 2, 3, 3]  # each twice
+    for mine, theirs in zip(lines, two, strict=True):
+        more = (2 * 3 + 4) / (3 + 4) if mine["round"] == 4 else 2
+        found, wanted = (np.array(line["time"]["devices"]["compute_seconds"]) for line in (mine, theirs))
+        np.testing.assert_allclose(found, more * wanted, rtol=1e-4)
+    tensors = load_file(tmp_path / "three" / "models" / "device-003.safetensors")
+    also = {key.removeprefix("also.2."): array for key, array in tensors.items() if key.startswith("also.2.")}
+    np.testing.assert_array_equal(run.layout.row(also), shared[3] + filtered[3])
+    assert not [line for line in lines if line.get("events")], "the guard minds nothing"
+
+
+FILTERED = {"name": "empirical_bayes", "mu": 10.0}
+
+
+@pytest.mark.parametrize("graph", ["empty", "complete"])
+def test_a_filter_over_no_links_and_over_all(tmp_path, graph):
+    """Without links devices train it alone; where all are linked, a strong filter leaves one model: FedAvg's."""
+    client, rule = {**QUICK, "mu": 1e6}, {**FILTERED, "mu": 1e6}
+    _, run, state = played(tmp_path / "run", client=client, aggregator=rule, graph={"name": "paper", "control": graph})
+    shared, filtered, *_ = blocks(run, state["models"])
+    alone = [len(np.unique((shared + filtered).round(3), axis=0)) == count for count in (1, 20)]
+    assert alone == ([False, True] if graph == "empty" else [True, False])
+    assert np.isfinite(state["models"]).all()
+
+
+@pytest.mark.parametrize("start", ["neighbours", "mean", "own"])
+def test_a_device_that_joins_later_begins_with_a_filtered_model_too(tmp_path, start):
+    events = [{"round": 1, "leave": 5}, {"round": 6, "join": 5, "start": start}]
+    changes = {"client": {**QUICK, "mu": 10.0}, "aggregator": FILTERED, "events": events}
+    _, run, state = played(tmp_path / "run", **changes)
+    shared, filtered, own, *_ = blocks(run, state["models"])
+    assert not own[5].any()
+    assert filtered[5].any()
+    np.testing.assert_array_equal(shared[5], shared[4])
+
+
+def test_what_travels_seldom_is_the_last_of_what_travels():
+    assert [seldom(client) for client in (Plain(), Ditto(), TwoLevel())] == [(), (), TwoLevel.seldom]
+    assert [usual(client) for client in (Plain(), Scaffold(), TwoLevel(), TwoLevel(mu=1.0))] == [1, 2, 1, 2]
+    odd: Any = SimpleNamespace(travels=("a", "b"), seldom=True)
+    assert seldom(odd) == ("a", "b")
+    odd.seldom = ("a",)
+    with pytest.raises(ValueError, match="the last of its travels"):
+        seldom(odd)
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_all_devices_answer_alike_is_computed_once(tmp_path, monkeypatch):
+    """The shared model is tested on everybody's samples once, a personal one for every device."""
+    asked, raw = [], Trainer._raw
+
+    def counting(self, row, x, rows, y, *known):
+        if row.ndim == 1 and len(rows) == 50:
+            asked.append(rows)
+        return raw(self, row, x, rows, y, *known)
+
+    monkeypatch.setattr(Trainer, "_raw", counting)
+    lines, *_ = played(tmp_path / "run", evaluation={"every": 6})
+    assert len(asked) == 20 + 1
+    again, *_ = played(tmp_path / "again", evaluation={"every": 6}, engine={"workers": 2})
+    assert again[-1]["mixed"] == lines[-1]["mixed"]
 
 
 def test_fit_predicts_with_the_mean_and_says_what_it_cannot_give():
@@ -254,6 +371,8 @@ def test_a_run_whose_devices_average_is_not_exported_as_one_model(tmp_path):
         ("two_level:before=3:answers=shared", TwoLevel(before=3, answers="shared"), EmpiricalBayes()),
         ("two_level+empirical_bayes:reading=balanced", TwoLevel(), EmpiricalBayes("balanced")),
         ("two_level+empirical_bayes:links=True", TwoLevel(), EmpiricalBayes(links=True)),
+        ("two_level:mu=10", TwoLevel(mu=10.0), EmpiricalBayes(mu=10.0)),
+        ("two_level:mu=1+empirical_bayes:links=True:mu=1", TwoLevel(mu=1.0), EmpiricalBayes(links=True, mu=1.0)),
         ("averaged", Averaged(), FedAvg()),
         ("averaged:client=ditto:weight=2", Averaged(Ditto(2.0)), FedAvg()),
         ("averaged:client=finetune:layers=head:epochs=3", Averaged(FineTune(3, ("head",))), FedAvg()),
@@ -274,9 +393,15 @@ def test_two_level_and_its_rule_need_each_other():
         Run(from_table({**SMALL, "client": "two_level", "aggregator": "fedavg"}))
     with pytest.raises(ValueError, match="empirical_bayes needs rows of the client two_level"):
         Run(from_table({**SMALL, "aggregator": "empirical_bayes"}))
+    with pytest.raises(ValueError, match="with the same options"):
+        Run(from_table({**SMALL, "client": {"name": "two_level", "mu": 10.0}, "aggregator": "empirical_bayes"}))
+    with pytest.raises(ValueError, match="answers must be 'average', got 'personal'"):
+        TwoLevel(mu=1.0, answers="personal")
+    with pytest.raises(ValueError, match=r"aggregator\.mu"):
+        EmpiricalBayes(mu=-1.0)
     with pytest.raises(ValueError, match="must have a personal model"):
         Averaged(Plain())
-    for wrong in ({"epochs": 0}, {"before": 0}, {"every": -1}, {"answers": "loud"}):
+    for wrong in ({"epochs": 0}, {"before": 0}, {"every": -1}, {"answers": "loud"}, {"mu": -1}):
         with pytest.raises(ValueError, match=f"client.{next(iter(wrong))}"):
             TwoLevel(**wrong)
     with pytest.raises(ValueError, match="reading"):

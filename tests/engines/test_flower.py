@@ -124,6 +124,7 @@ COMING_AND_GOING = [
         (1.0, [], "fedrep"),
         (1.0, [], "finetune"),
         (0.2, COMING_AND_GOING, {"name": "two_level", "before": 3, "epochs": 2}),
+        (0.2, COMING_AND_GOING, {"name": "two_level", "before": 3, "epochs": 2, "mu": 10.0}),
         (1.0, [], {"name": "averaged", "client": "ditto"}),
     ],
 )
@@ -132,7 +133,8 @@ def test_simulation_gives_the_bits_and_records_of_the_local_engine(tmp_path, den
     for name in ("local", "flower"):
         scheduler = {"name": "everything", "epochs": 2, "density": density}
         table = ROOM | {"scheduler": scheduler, "events": events, "rounds": 3 + len(events) // 4, "client": client}
-        table |= {"aggregator": "empirical_bayes"} if "two_level" in str(client) else {}
+        if isinstance(client, dict) and client["name"] == "two_level":
+            table["aggregator"] = {"name": "empirical_bayes", "mu": client.get("mu", 0.0)}
         made = Run(from_table(table | {"engine": {"name": name, "workers": 1}}))
         for _ in play_in_folder(made, tmp_path / name):
             pass

@@ -323,7 +323,8 @@ def test_a_row_may_be_sent_without_its_end_and_an_order_without_the_number_of_ro
     np.testing.assert_array_equal(job.model, [*row, *np.zeros(6)])
     given = messages.read_test_order(messages.test_order("run", 3, 1, row, "about"), 12, least=6)
     np.testing.assert_array_equal(given.row, job.model)
-    for size, least in ((12, 0), (12, 4), (5, 1), (0, 1)):
+    np.testing.assert_array_equal(messages.read_train_order(order, 10, least=4)[1].model, [*row, *np.zeros(4)])
+    for size, least in ((12, 0), (12, 4), (12, 9), (5, 1), (0, 1)):
         with pytest.raises(messages.BadMessage, match=f"row must be {size} float32 values"):
             messages.read_train_order(order, size, least=least)
     del order["fedfilt"]["rounds"]  # of an edge server of an older version

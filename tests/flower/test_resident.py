@@ -106,23 +106,28 @@ def test_what_a_client_keeps_stays_on_its_device_and_gives_the_bits_of_the_local
 
 
 @pytest.mark.slow(20)
-def test_two_levels_on_resident_devices_are_those_of_the_local_engine(tmp_path, kept):
-    """The changes are sent once; every device keeps a shared and a personal model."""
-    client = {"name": "two_level", "before": 2, "epochs": 3}
-    experiment = own_experiment(tmp_path / "homes", client=client, aggregator="empirical_bayes")
+@pytest.mark.parametrize("mu", [0.0, 10.0])
+def test_two_levels_on_resident_devices_are_those_of_the_local_engine(tmp_path, kept, mu):
+    """The changes are sent once; every device keeps a shared and a personal model, and a filtered one if there is."""
+    client, rule = {"name": "two_level", "before": 2, "epochs": 3, "mu": mu}, {"name": "empirical_bayes", "mu": mu}
+    experiment = own_experiment(tmp_path / "homes", client=client, aggregator=rule)
     building, server = deployed(tmp_path, kept, experiment=experiment)
     Devices(building, kept).start_all()
     until(lambda: server.poll() is not None, "the end of the run")
     models = check_result(building, 3)
-    size, lines = models.shape[1] // 4, metrics(building)
-    assert [line["time"]["bytes"] > 3 * lines[0]["time"]["bytes"] for line in lines] == [False, True, False]
+    third = int(mu > 0)
+    size, lines = models.shape[1] // (4 + third), metrics(building)
+    assert [line["time"]["bytes"] > 2 * lines[0]["time"]["bytes"] for line in lines] == [False, True, False]
     assert ["measured" in line for line in lines] == [False, True, False]
     for device in range(4):
         tensors = load_file(building / "devices" / f"device-{device:03d}" / "state" / "model.safetensors")
-        own, shared = ([array for key, array in tensors.items() if key.startswith("also.") == both] for both in (0, 1))
-        rows = [np.concatenate([array.ravel() for array in arrays]) for arrays in (own, shared)]
-        np.testing.assert_array_equal(np.sort(rows[0]), np.sort(models[device, size : 2 * size]))
-        np.testing.assert_array_equal(np.sort(rows[1]), np.sort(models[device, :size]))
+        also = [[array for key, array in tensors.items() if key.startswith(f"also.{n}.")] for n in (1, 2)]
+        own = [array for key, array in tensors.items() if not key.startswith("also.")]
+        rows = [np.concatenate([array.ravel() for array in arrays]) for arrays in (own, *also) if arrays]
+        shared, *filtered, personal = (models[device, n * size : (n + 1) * size] for n in range(2 + third))
+        wanted = [personal, shared, *(shared + one for one in filtered)]
+        for row, right in zip(rows, wanted, strict=True):
+            np.testing.assert_array_equal(np.sort(row), np.sort(right))
 
 
 @pytest.mark.slow(30)

@@ -21,6 +21,7 @@ from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
 from fedfilt.schedulers import Everything
+from fedfilt.show.dashboard import page as dashboard
 from fedfilt.show.figures import building
 from fedfilt.show.report.page import page
 from fedfilt.show.words import found_in_words
@@ -256,6 +257,7 @@ def test_what_was_found_is_recorded_and_shown(tmp_path):
     named = {trace.name: len(trace.x) for trace in picture.data if trace.name and trace.name.startswith("cluster")}
     assert sorted(named.values()) == sorted(np.bincount(member).tolist())
     assert words.removesuffix(".") in page([run])
+    assert "cluster of the graph" in str(dashboard.layout({"run": [run]}, run, {}))
     damaged = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in damaged.read_text().splitlines()]
     for odd in ({"edges": [[0, 99]]}, {"edges": 3}, {"edges": [[0, 1]], "weights": ["a"]}, {"count": 10**9}):

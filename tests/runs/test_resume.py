@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save
 
 from fedfilt._files import in_use
-from fedfilt._types import Table
+from fedfilt._types import Array, Table
 from fedfilt.engines.local import Local
 from fedfilt.rounds.types import State
 from fedfilt.runs import checkpoint
@@ -366,3 +366,27 @@ def test_a_long_run_takes_no_more_memory_with_every_round(tmp_path):
             held[line["round"]] = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert (held[140] - held[60]) / 80 < 2000  # bytes a round; with the columns of 20 devices it was 9,000
+
+
+def test_zeros_at_the_end_of_earlier_models_take_no_room(tmp_path):
+    """What two_level sends once leaves rows of which three quarters are zero; bits stay, that of -0 too."""
+    models = np.zeros((2, 80), np.float32)
+    models[:, :20] = 1
+    minus, none = models.copy(), np.zeros_like(models)
+    minus[1, 30] = -0.0
+    memory: dict[str, Array] = {"guard.good.1": models, "guard.good.2": minus, "guard.good.3": none}
+    memory["graph.links"] = np.eye(2)
+    path, first = tmp_path / "state.safetensors", State(0, np.zeros((2, 80), np.float32))
+    checkpoint.save_state(path, State(3, models, memory=memory), "hash")
+    shapes = {name: array.shape for name, array in load_file(path).items()}
+    assert [shapes[f"memory.guard.good.{number}"] for number in (1, 2, 3)] == [(2, 20), (2, 31), (2, 0)]
+    assert (shapes["models"], shapes["memory.graph.links"]) == ((2, 80), (2, 2))
+    found, _ = checkpoint.load_state(path, ["hash"], first)
+    for name, array in memory.items():
+        assert found.memory[name].tobytes() == array.tobytes()
+    tensors, metadata = load_file(path), {"version": "2", "round": "3", "config": "hash"}
+    for short in ('["none"]', '["graph.links", 3]', "3", "[", '["long"]'):
+        odd = {**tensors, "memory.long": np.zeros((9, 0), np.float32)}
+        path.write_bytes(save(odd, {**metadata, "short": short}))
+        with pytest.raises(checkpoint.BadCheckpoint, match="damaged"):
+            checkpoint.load_state(path, ["hash"], first)

@@ -82,6 +82,11 @@ def test_the_head_of_a_row_stands_for_the_row_where_that_is_allowed():
             with pytest.raises(ValueError, match=f"update must have {size} values"):
                 unpack(content, size, least)
     np.testing.assert_array_equal(unpack(pack(head), 3, least=3), head)
+    three = np.arange(1, 10, dtype=np.float32)  # of five arrays of three values, where two travel in every round
+    np.testing.assert_array_equal(unpack(pack(three), 15, least=6)[:9], three)
+    for values in (3, 7):
+        with pytest.raises(ValueError, match="update must have 15 values"):
+            unpack(pack(three[:values]), 15, least=6)
 
 
 @given(st.integers(1, 100_000), st.floats(0, 1), st.booleans())

@@ -1,11 +1,12 @@
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from fedfilt._checks import check_choice
+from fedfilt._checks import check_choice, check_number
 from fedfilt._types import Array
 from fedfilt.aggregators.fedavg import FedAvg
+from fedfilt.aggregators.gfedfilt import GFedFilt
+from fedfilt.filters.tikhonov import Tikhonov
 from fedfilt.graph import Graph
 from fedfilt.mixing.bayes import MOST_DEVICES, Measured, combined, empirical_bayes, mean_cosines
 from fedfilt.rounds.remembering import Remembered
@@ -23,6 +24,9 @@ class EmpiricalBayes:
     `reading` is "personal" (a device's own signal keeps its size) or "balanced" (closer to the shared model). `links`
     replaces the cosines between devices by two means: over the links of the graph, and over the other pairs.
 
+    With `mu`, a third model of every device follows the shared one in its row, as its difference from it. These models
+    are mixed in every round, as G-Fedfilt does with that strength.
+
     >>> models = np.zeros((2, 8), np.float32)  # two numbers each: shared, personal, first half, second half
     >>> updates = Updates(np.array([[1, 0] * 4, [0, 1] * 4], np.float32), np.ones(2))
     >>> rule, graph = EmpiricalBayes(), Graph.from_edges(2, [])
@@ -34,12 +38,18 @@ class EmpiricalBayes:
 
     reading: str = "personal"  # "personal" (a device's own signal keeps its size) or "balanced"
     links: bool = False  # of the cosines between devices, take only their mean over links and over other pairs
+    mu: float = 0.0  # strength of the filter on the third models, as of the client two_level; 0: there are none
     client = "two_level"
     like = "fedavg"
-    travels: ClassVar = ("personal", "first", "second")
 
     def __post_init__(self) -> None:
         check_choice("aggregator.reading", self.reading, ("personal", "balanced"))
+        check_number("aggregator.mu", self.mu, low=0)
+
+    @property
+    def travels(self) -> tuple[str, ...]:
+        """Names of what follows the shared model in a row."""
+        return ("filtered",) * (self.mu > 0) + ("personal", "first", "second")
 
     def start(self, models: Array) -> Remembered:
         """Nothing measured yet; see `_measured`."""
@@ -54,10 +64,15 @@ class EmpiricalBayes:
 
     def __call__(self, models: Array, updates: Updates, graph: Graph, before: Remembered) -> tuple[Array, Remembered]:
         updates.check(models, graph)
-        result, size = models.copy(), models.shape[1] // 4
-        shared, personal, first, second = (slice(place * size, (place + 1) * size) for place in range(4))
+        result, parts = models.copy(), 1 + len(self.travels)
+        size = models.shape[1] // parts
+        shared, *filtered, personal, first, second = (slice(part * size, (part + 1) * size) for part in range(parts))
         result[:, shared] = Updates(updates.rows[:, shared], updates.weights).averaged(models[:, shared])
-        came = (updates.weights > 0) & updates.rows[:, size:].any(axis=1)
+        for own in filtered if updates.weights.any() else ():
+            trained = Updates(updates.rows[:, shared] + updates.rows[:, own], updates.weights)
+            third = GFedFilt(Tikhonov(self.mu))(models[:, shared] + models[:, own], trained, graph)
+            result[:, own] = third - result[:, shared]
+        came = (updates.weights > 0) & updates.rows[:, personal.start :].any(axis=1)
         if not came.any():
             return result, before
         rows, near = updates.rows[came], graph.subgraph(came)

@@ -173,6 +173,9 @@ def _compute(cases: "Sequence[Case]", results: "Results", jobs: int, data_dir: P
                     failed.append(f"{step.case.name}: {step.error}")
                 if step.done and not console.is_terminal:
                     print(f"{words}{': failed' if step.error else ''}", file=sys.stderr, flush=True)
+            if cases:
+                words = f"{finished - len(failed)} of {len(cases)} runs"
+                console.print(f"computed in {_clock(time.monotonic() - start)}: {words}")
         except KeyboardInterrupt:
             print("\nstopped; finished work is kept, and the same command continues", file=sys.stderr)
             raise typer.Exit(130) from None

@@ -31,6 +31,7 @@ from fedfilt.training import _torch
 from fedfilt.training.client import Client, Kept, is_personal, size_of
 from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Diverged, Training
+from fedfilt.training.trainer import Known
 from fedfilt.training.work import Desk, Own, Tested, examine, personal, work
 
 log = logging.getLogger("fedfilt")
@@ -117,11 +118,14 @@ class Local:
     def test(self, state: State) -> Tests:
         """Test the model that every device decides with; equal models are tested once."""
         models = self.personal(state)
-        given: list[_Given] = [(device, row) for device, row in enumerate(models)]  # several rows a device: as they are
+        alone = bool(self._table.desk.unlike)  # then an equal row is not an equal model
         if models.ndim == 2:
             self._table.buffers.array[0, :, : self.layout.size] = models
-            given = [(device, None) for device in range(len(models))]
-        alone = bool(self._table.desk.unlike)  # then an equal row is not an equal model
+            given: list[_Given] = [(device, None, {}) for device in range(len(models))]
+        else:  # several rows a device: as they are
+            same = [place for place, rows in enumerate(models.swapaxes(0, 1)) if not alone and (rows == rows[0]).all()]
+            known: dict[int, dict[bytes, Array]] = {place: {} for place in same}
+            given = [(device, rows, known) for device, rows in enumerate(models)]
         first = np.array([i if alone else _first_equal(models, i) for i in range(len(models))])
         different = [int(i) for i in np.unique(first)]
         on_all = dict(zip(different, self._spread(_test_on_all, [given[i] for i in different]), strict=True))
@@ -237,7 +241,7 @@ def _personal_one(given: tuple[int, Array, Kept | None, int], table: _Table) -> 
     return personal(row, state, round, device, table.own(table.train[device]), table.desk)
 
 
-_Given = tuple[int, Array | None]  # a device, and its model if that is not in the table
+_Given = tuple[int, Array | None, Known]  # a device, its model or models if not in the table, and what these answer
 
 
 def _test_on_all(given: _Given, table: _Table) -> Tested:
@@ -250,9 +254,9 @@ def _test_on_own(given: _Given, table: _Table) -> Tested:
 
 
 def _test(given: _Given, table: _Table, rows: Array) -> Tested:
-    device, row = given
+    device, row, known = given
     model = table.buffers.array[0, device, : table.desk.size] if row is None else row
-    return examine(model, table.own(rows), table.desk.at(device))
+    return examine(model, table.own(rows), table.desk.at(device), known)
 
 
 class _Memory:

@@ -153,7 +153,7 @@ def _following(folder: Path) -> Callable[[Callable[..., None]], None]:
         except ValueError as error:
             log.warning("%s; the devices stay as they were", error)
         else:
-            log.info("%d devices may publish now", len(known_now["devices"]))
+            log.info("devices that may publish now: %s", ", ".join(sorted(known_now["devices"])) or "none")
 
     return look
 

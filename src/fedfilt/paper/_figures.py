@@ -142,7 +142,7 @@ def responses(graph: Graph, strengths: Sequence[float], mark: float) -> Any:
     figure = go.Figure()
     x = np.linspace(0, (float(graph.frequencies[-1]) * 1.02) ** 0.25, 400) ** 4  # dense where responses fall
     for frequency in graph.frequencies:
-        figure.add_vline(x=float(frequency), line={"color": "#BBBBBB", "width": 0.7})
+        figure.add_vline(x=float(frequency), line={"color": "#BBBBBB", "width": 0.7}, layer="below")
     for mu in strengths:
         colour, dash, _ = LOOKS.get(f"mu={mu:g}", ("#000000", "solid", ""))
         line = {"color": colour, "dash": dash, "width": 2.5 if mu == mark else 1.5, "simplify": False}

@@ -6,6 +6,7 @@ from typing import Any
 
 import plotly.io
 
+from fedfilt.paper import emnist
 from fedfilt.paper._items import Item, Maker
 from fedfilt.paper._printed import FIGURES
 from fedfilt.paper._results import Results
@@ -57,8 +58,8 @@ These were found while reproducing it. Where they matter, the software follows t
   devices. The table's deadline looks more like the fastest device doing everything: latency minus desynchronisation is
   181.9, 208.8 and 147.9 s before the schedule (H = 0.31, 0.54, 0.65; 200 rounds) and 181.3, 207.4 and 146.8 s after
   it.
-* The printed parameters give 16.4 s over 200 rounds, not 349 s, and "channel gain U(1, 2) dB" means a signal-to-noise
-  ratio of 144 dB.
+* The printed parameters give about 16 s over 200 rounds, not 349 s, and "channel gain U(1, 2) dB" means a
+  signal-to-noise ratio of 144 dB.
 * ρ is U(1, 3.5) cycles per sample in the text and U(1, 5)·10⁴ in the table.
 * The 400-round sums of seconds are not twice the 200-round ones: something varies from round to round, but the paper
   does not say what.
@@ -99,16 +100,22 @@ def _provenance(chosen: Sequence[Maker], results: Results) -> str:
     records = [record for case in cases if (record := results.record(case)) is not None]
     if not records:
         return "No run has been made yet."
+    left = [case for case in cases if results.record(case) is None]
+    archives = sum(case.data in emnist.SETS for case in left)
     hours = sum(record["wall_seconds"] for record in records) / 3600
     names = ("fedfilt", "python", "numpy", "torch")
     versions = sorted({", ".join(f"{name} {record['environment'][name]}" for name in names) for record in records})
-    text = f"{len(records)} of {len(cases)} runs exist, {hours:.1f} hours of wall time in all ({'; '.join(versions)})."
+    text = f"It is made of {len(records)} runs, each on one core, {hours:.1f} hours in all ({'; '.join(versions)})."
     builds = {record["environment"].get("native_sources") for record in records}
     if len(builds) > 1 or None in builds:
         text += (
             " They were made with several builds of the native core, which differ in the last bits of their sums: if a "
             "single run is repeated, it moves by some tenths of a point, less than seeds differ."
         )
+    if len(left) > archives:
+        text += f" {len(left) - archives} more are not computed yet."
+    if archives:
+        text += f" {archives} more need the archives of EMNIST and FEMNIST."
     return text
 
 

@@ -35,6 +35,8 @@ place = "abstract, text, conclusion"
 order = 5
 SKEWED = ("mnist_2", "mnist_4")
 HOLDS, SIGN, UNCLEAR, FAILS = "holds", "**sign only**", "unclear", "**does not hold**"
+# Of the size that the verdict is not of
+OTHERWISE = {HOLDS: "holds", SIGN: "has the sign only", UNCLEAR: "is unclear", FAILS: "does not hold"}
 UNMEASURED = "not yet measured"
 EXACT = "arithmetic: exact"
 
@@ -117,8 +119,13 @@ def _claim(
         return Claim(name, words, where, UNMEASURED, f"`fedfilt paper {command}`", theirs, "no run yet")
     best = max(known, key=lambda size: known[size].seeds)
     ours = "; ".join(f"{one.mean:+.2f}{unit} at {size} samples" for size, one in known.items())
-    said = [f"{size} samples: {one.said()}" for size, one in known.items() if size == best or one.seeds > 2]
-    return Claim(name, words, where, judge(known[best]), ours, theirs, "; ".join(said))
+    verdict, said = judge(known[best]), []
+    for size, one in known.items():
+        if size == best or one.seeds > 2:
+            other = judge(one)
+            differs = f", which {OTHERWISE[other]}" if other != verdict else ""
+            said.append(f"{size} samples: {one.said()}{differs}")
+    return Claim(name, words, where, verdict, ours, theirs, "; ".join(said))
 
 
 def _settled(name: str, words: str, where: str, holds: bool | str, ours: str, theirs: str, sure: str = EXACT) -> Claim:
@@ -197,6 +204,8 @@ def _mathematics(results: Results) -> list[Claim]:
         inside = np.sqrt(np.mean([values[rooms.rooms == room].var(axis=0) for room in range(18)], axis=0))
         faster.append(np.stack([inside, values.std(axis=0)]))
     kept = faster[1] / faster[0]  # (2, signals) of the spread within rooms, and over all devices
+    (nearest, whole), best = min((_off(rooms, signals, mu), mu) for mu in (0.1, 0.3, 1.0, 3.0, 10.0))
+    flat = float(mix(rooms.graph(reach=7.5), Tikhonov(1e4), signals).std(axis=0).max())
     drawn, literal = populations.drawn()[:, 0], populations.drawn(1, sent=1)[:, 0]
     seconds = Paper().draw(np.full(20, 450), BYTES, np.random.default_rng(0))
     slowest = 200 * float((3 * seconds.compute_seconds() + seconds.send_seconds(BYTES)).max())
@@ -209,6 +218,26 @@ def _mathematics(results: Results) -> list[Claim]:
             f"μ = 1 leaves {kept[0].mean():.0%} within rooms, {kept[1].mean():.0%} over all",
             "each section appears as a cluster",
             f"50 random signals on one drawn building; in {np.mean(kept[0] < kept[1]):.0%} of them",
+        ),
+        _settled(
+            "sections",
+            "filtered with H₁, the value of a device is the average of its section (to within a tenth of the spread "
+            "before), at some μ",
+            "sec. Graph filter design; fig. Gfiltering",
+            nearest < 0.1,
+            f"{nearest:.2f} of the spread from the average of its room at the best μ, {best:g}; {whole:.2f} from that "
+            "of the building",
+            "appears as if",
+            "50 random signals on one drawn building",
+        ),
+        _settled(
+            "average",
+            "filtered with H₀, μ = 10⁴, every device has the average of all (to within 1 % of the spread before)",
+            "sec. Graph filter design; fig. Gfiltering",
+            flat < 0.01,
+            f"at most {flat:.1e} of spread is left",
+            "the average will be calculated",
+            "50 random signals on one drawn building",
         ),
         _settled(
             "low-pass",
@@ -254,6 +283,14 @@ def _mathematics(results: Results) -> list[Claim]:
             "one draw; others differ by a few percent",
         ),
     ]
+
+
+def _off(building: Building, signals: Array, mu: float) -> tuple[float, float]:
+    """How far filtered values are from the average of their room and of the building, as shares of the spread."""
+    filtered, spread = mix(building.graph(reach=7.5), Tikhonov(mu), signals), signals.std()
+    within = np.stack([signals[building.rooms == room].mean(axis=0) for room in building.rooms])
+    room, whole = (float(np.sqrt(np.mean((filtered - one) ** 2)) / spread) for one in (within, signals.mean(axis=0)))
+    return room, whole
 
 
 # --- the tables -------------------------------------------------------------------------------------------------
@@ -350,19 +387,18 @@ def _global(results: Results) -> list[Claim]:
 
 def _curves(results: Results) -> list[Claim]:
     scope, found = results.scope, []
-    base = {
-        data: results.values(Case(data, "fedavg", scope.small, scope.rounds), "global", "mean")
-        for data in ("mnist_10", *SKEWED)
-    }
-    lower = Interval.of(differences(base["mnist_2"], base["mnist_10"]))
-    theirs = f"{ACCURACY['global']['mnist_2', 'fedavg'][0] - ACCURACY['global']['mnist_10', 'fedavg'][0]:+.2f} points"
+    lower, later = {}, {}
+    for size in sizes(results):
+        both = [Case(data, "fedavg", size, scope.rounds) for data in ("mnist_2", "mnist_10")]
+        lower[size] = Interval.of(differences(*(results.values(case, "global", "mean") for case in both)))
+        later[size] = Interval.of(differences(*(_until(results, case, 70.0) for case in both)))
+    printed = ACCURACY["global"]["mnist_2", "fedavg"][0] - ACCURACY["global"]["mnist_10", "fedavg"][0]
     words = "statistical heterogeneity lowers FedAvg's accuracy: global test, MNIST_2 against MNIST_10"
-    found.append(_claim("heterogeneity", words, "introduction", theirs, {scope.small: lower}, _sized(-9.01)))
-    slow = {data: _until(results, data, 70.0) for data in ("mnist_10", "mnist_2")}
-    later = Interval.of(differences(slow["mnist_2"], slow["mnist_10"]))
+    theirs = f"{printed:+.2f} points"
+    found.append(_claim("heterogeneity", words, "introduction", theirs, lower, _sized(printed)))
     words = "and slows it down: rounds until FedAvg reaches 70 % on the global test, MNIST_2 against MNIST_10"
     theirs = "slower, no number"
-    found.append(_claim("slower", words, "introduction", theirs, {scope.small: later}, above, unit=" rounds"))
+    found.append(_claim("slower", words, "introduction", theirs, later, above, unit=" rounds"))
     for rule in ("mu=1", "mu=10"):
         gaps = []
         for when in (scope.rounds // 2, 0):
@@ -375,19 +411,21 @@ def _curves(results: Results) -> list[Claim]:
         theirs = "keeps improving close to FedAvg"
         claim = _claim(f"closer {rule}", words, "fig. R2 b", theirs, {scope.small: closer}, above)
         if gaps[1]:
-            claim = claim._replace(ours=f"{claim.ours}; at the end {np.mean(list(gaps[1].values())):+.2f}")
+            claim = claim._replace(ours=f"{claim.ours}; at the end {_mean(gaps[1]):+.2f}")
         found.append(claim)
     for test in ("local", "global"):
-        wide = {data: _width(results, data, test) for data in SKEWED}
-        less = Interval.of(differences(wide["mnist_4"], wide["mnist_2"]))
-        printed = {data: np.ptp([ACCURACY[test][data, rule][0] for rule in STRENGTHS]) for data in SKEWED}
+        wide = {size: [_width(results, data, test, size) for data in ("mnist_4", "mnist_2")] for size in sizes(results)}
+        less = {size: Interval.of(differences(*both)) for size, both in wide.items()}
+        spans = [np.ptp([ACCURACY[test][data, rule][0] for rule in STRENGTHS]) for data in ("mnist_4", "mnist_2")]
         words = f"the strengths differ less on MNIST_4 than on MNIST_2 ({test} test, largest minus smallest)"
-        theirs = f"{printed['mnist_4']:.1f} against {printed['mnist_2']:.1f} points"
-        claim = _claim(f"width {test}", words, "fig. R2", theirs, {scope.small: less}, lambda one: above(one, -1))
-        if less is not None:
-            means = [float(np.mean(list(wide[data].values()))) for data in ("mnist_4", "mnist_2")]
-            claim = claim._replace(ours=f"{means[0]:.1f} against {means[1]:.1f} points")
-        found.append(claim)
+        theirs = f"{spans[0]:.1f} against {spans[1]:.1f} points"
+        claim = _claim(f"width {test}", words, "fig. R2", theirs, less, lambda one: above(one, -1))
+        means = [
+            f"{_mean(one):.1f} against {_mean(other):.1f} points at {size} samples"
+            for size, (one, other) in wide.items()
+            if less[size] is not None
+        ]
+        found.append(claim._replace(ours="; ".join(means)) if means else claim)
     return found
 
 
@@ -513,68 +551,76 @@ def _savings(results: Results) -> list[Claim]:
 
 def _accuracy(results: Results) -> list[Claim]:
     scope, found = results.scope, []
-    half, whole, size = scope.rounds, 2 * scope.rounds, scope.small
-    base = {rounds: _at(results, schedules.before(scope), rounds) for rounds in (half, whole)}
-    where = "sec. Communication desynchronization"
+    half, whole = scope.rounds, 2 * scope.rounds
+    after = {
+        (schedule, h, size): _halves(results, schedules.after(scope, h, schedule, size))
+        for schedule in SCHEDULES
+        for h in POPULATIONS
+        for size in sizes(results)
+    }
+    base = {size: _halves(results, schedules.before(scope, size)) for size in sizes(results)}
+    where, command = "sec. Communication desynchronization", "system_heterogeneity"
     for schedule in SCHEDULES:
-        runs = {h: schedules.after(scope, h, schedule) for h in POPULATIONS}
-        after = {h: {rounds: _at(results, case, rounds) for rounds in (half, whole)} for h, case in runs.items()}
+        costs = [
+            {size: Interval.of(differences(after[schedule, 0.31, size][at], base[size][at])) for size in sizes(results)}
+            for at in (0, 1)
+        ]
         for at, rounds, place in ((1, whole, "abstract"), (0, half, where)):
             printed = AFTER[0.31][at][0] - BEFORE[0.31][at][0]
-            loss = Interval.of(differences(after[0.31][rounds], base[rounds]))
             words = f"{schedule}, H = 0.31: costs {-printed:.2f} points after {rounds} rounds, not more"
-
-            def no_more(one: Interval, printed: float = printed) -> str:
-                return HOLDS if one.low >= printed else FAILS if one.high < printed else UNCLEAR
-
-            name = f"cost {rounds} {schedule}"
             theirs = f"{printed:+.2f} points"
-            found.append(_claim(name, words, place, theirs, {size: loss}, no_more, "system_heterogeneity"))
-        equal = _at_equal_seconds(results, runs[0.31])
+            judge = _no_worse(printed)
+            found.append(_claim(f"cost {rounds} {schedule}", words, place, theirs, costs[at], judge, command))
+        equal = {size: _at_equal_seconds(results, schedules.after(scope, 0.31, schedule, size)) for size in base}
         words = f"{schedule}, H = 0.31: better than no schedule at the same simulated seconds, after {whole} rounds"
         theirs = "+0.99 points (87.65 at 356 s, 86.66 at 349 s)"
-        found.append(_claim(f"equal {schedule}", words, where, theirs, {size: equal}, above, "system_heterogeneity"))
-        found.append(_by_heterogeneity(results, schedule, after, whole))
+        found.append(_claim(f"equal {schedule}", words, where, theirs, equal, above, command))
+        found.append(_by_heterogeneity(results, schedule, after))
         for h in POPULATIONS:
-            faster = Interval.of(
-                differences(_grown(after[h], half, whole), _grown(base, half, whole)),
-            )
+            faster = {
+                size: Interval.of(differences(_grown(after[schedule, h, size]), _grown(base[size]))) for size in base
+            }
             words = f"{schedule}, H = {h}: gains more in the second half of the rounds than no schedule"
             rises = [late[0] - early[0] for early, late in (AFTER[h], BEFORE[h])]
             theirs = f"{rises[0]:+.2f} against {rises[1]:+.2f} points"
-            name = f"second half {schedule} {h}"
-            found.append(_claim(name, words, where, theirs, {size: faster}, above, "system_heterogeneity"))
-        gap = Interval.of(differences(after[0.31][whole], base[whole]))
+            found.append(_claim(f"second half {schedule} {h}", words, where, theirs, faster, above, command))
         words = f"{schedule}, H = 0.31: comparable to no schedule in the long run (within a point after {whole} rounds)"
-
-        def comparable(one: Interval) -> str:
-            return HOLDS if one.low > -1 else FAILS if one.high < -1 else UNCLEAR
-
-        claim = _claim(f"long run {schedule}", words, where, "-0.36 points", {size: gap}, comparable)
+        claim = _claim(f"long run {schedule}", words, where, "-0.36 points", costs[1], _no_worse(-1.0), command)
         more = f"{claim.ours}; later: `fedfilt paper system_heterogeneity --rounds 1000`"
-        found.append(claim._replace(ours=more) if gap is not None else claim)
+        found.append(claim if claim.verdict == UNMEASURED else claim._replace(ours=more))
     return found
 
 
-def _by_heterogeneity(
-    results: Results, schedule: str, after: Mapping[float, Mapping[int, Mapping[int, float]]], whole: int
-) -> Claim:
+def _no_worse(least: float) -> Callable[[Interval], str]:
+    """Whether a difference is at least so much: a loss no larger than that."""
+    return lambda one: HOLDS if one.low >= least else FAILS if one.high < least else UNCLEAR
+
+
+Halves = Sequence[Mapping[int, float]]  # accuracy by seed after half the rounds and after all
+
+
+def _halves(results: Results, case: Case) -> Halves:
+    return [_at(results, case, rounds) for rounds in (case.rounds // 2, case.rounds)]
+
+
+def _by_heterogeneity(results: Results, schedule: str, after: Mapping[tuple[str, float, int], Halves]) -> Claim:
     """Whether accuracy falls with H; where it rises, the reason: how much work a deadline leaves time for."""
-    words = f"{schedule}: accuracy falls with H, 0.31 to 0.65, after {whole} rounds"
+    words = f"{schedule}: accuracy falls with H, 0.31 to 0.65, after {2 * results.scope.rounds} rounds"
     theirs = " / ".join(f"{AFTER[h][1][0]:.1f}" for h in POPULATIONS)
-    size = results.scope.small
-    fall = Interval.of(differences(after[0.65][whole], after[0.31][whole]))
+    ends = {size: [after[schedule, h, size][1] for h in POPULATIONS] for size in sizes(results)}
+    falls = {size: Interval.of(differences(last, first)) for size, (first, _, last) in ends.items()}
     where = "sec. Communication desynchronization"
-    claim = _claim(f"with H {schedule}", words, where, theirs, {size: fall}, lambda one: above(one, -1))
-    if fall is None:
-        return claim
-    means = " / ".join(f"{np.mean(list(after[h][whole].values())):.1f}" for h in POPULATIONS)
-    work = [round_of(population(h, size), schedule).work.mean() / 3 for h in POPULATIONS]
-    shares = " / ".join(f"{value:.0%}" for value in work)
-    why = ""
-    if fall.mean > 0:
-        why = ": T is a tenth of the slowest device's time, so the slower that device, the more time the others have"
-    return claim._replace(ours=f"{means}; work done {shares}{why}")
+    command = "system_heterogeneity"
+    claim = _claim(f"with H {schedule}", words, where, theirs, falls, lambda one: above(one, -1), command)
+    ours, why = [], ""
+    for size, fall in falls.items():
+        if fall is not None:
+            work = [round_of(population(h, size), schedule).work.mean() / 3 for h in POPULATIONS]
+            shares = " / ".join(f"{value:.0%}" for value in work)
+            ours.append(f"{_means(ends[size])} at {size} samples (work done {shares})")
+            if fall.mean > 0 and schedule == "`slowest_minimum`":
+                why = ": T is a tenth of the slowest device's time, so the slower that device, the more time for others"
+    return claim._replace(ours="; ".join(ours) + why) if ours else claim
 
 
 def _others(results: Results) -> list[Claim]:
@@ -584,14 +630,32 @@ def _others(results: Results) -> list[Claim]:
         words = (
             f"sending {kind.replace('a tenth', 'a tenth of the update')} costs nearly nothing (at most half a point)"
         )
-
-        def nearly(one: Interval) -> str:
-            return HOLDS if one.low > -0.5 else FAILS if one.high < -0.5 else UNCLEAR
-
         where = "sec. Communication desynchronization, citing others"
         theirs = "nearly no loss"
-        found.append(_claim(f"sparse {kind}", words, where, theirs, {size: cost}, nearly, "sparsification"))
-    return [*found, _other_model(results), *_limits(results), *_at_home()]
+        found.append(_claim(f"sparse {kind}", words, where, theirs, {size: cost}, _no_worse(-0.5), "sparsification"))
+    return [*found, _work_and_bytes(results), _other_model(results), *_limits(results), *_at_home()]
+
+
+def _work_and_bytes(results: Results) -> Claim:
+    """Why μ₃ is the smallest weight of P'': what sending less costs against what working less costs."""
+    schedule, size = "`fastest_full`, <= T", results.scope.small
+    less, every = (
+        _halves(results, case)[0]
+        for case in (schedules.after(results.scope, 0.31, schedule), schedules.before(results.scope))
+    )
+    work = {seed: less[seed] - every[seed] for seed in less if seed in every}
+    bytes_ = sparsification.costs(results, "a tenth")
+    share = round_of(population(0.31, size), schedule).work.mean() / 3
+    words = (
+        f"more data and epochs matter more than more bytes: {share:.0%} of the work costs more than 10% of the bytes"
+    )
+    where, theirs = "sec. Communication desynchronization", "participate more to higher accuracy; no number"
+    gap = {size: Interval.of(differences(bytes_, work))}
+    claim = _claim("work and bytes", words, where, theirs, gap, above, "sparsification")
+    if claim.verdict == UNMEASURED:
+        return claim
+    ours = f"{_mean(work):+.2f} points by less work ({schedule}, H = 0.31), {_mean(bytes_):+.2f} by fewer bytes"
+    return claim._replace(ours=ours)
 
 
 def _other_model(results: Results) -> Claim:
@@ -687,7 +751,11 @@ def _at_home() -> list[Claim]:
 
 def _means(by_rule: Iterable[Mapping[int, float]], digits: int = 1) -> str:
     """Means over seeds, a number per rule."""
-    return " / ".join(f"{np.mean(list(by_seed.values())):.{digits}f}" for by_seed in by_rule)
+    return " / ".join(f"{_mean(by_seed):.{digits}f}" for by_seed in by_rule)
+
+
+def _mean(by_seed: Mapping[int, float]) -> float:
+    return float(np.mean(list(by_seed.values())))
 
 
 def _middle(values: Array) -> str:
@@ -706,22 +774,22 @@ def _at(results: Results, case: Case, rounds: int) -> dict[int, float]:
     return found
 
 
-def _grown(by_round: Mapping[int, Mapping[int, float]], half: int, whole: int) -> dict[int, float]:
-    early, late = by_round[half], by_round[whole]
+def _grown(halves: Halves) -> dict[int, float]:
+    """What the second half of the rounds gains, by seed."""
+    early, late = halves
     return {seed: late[seed] - early[seed] for seed in late if seed in early}
 
 
-def _width(results: Results, data: str, test: str) -> dict[int, float]:
+def _width(results: Results, data: str, test: str, size: int) -> dict[int, float]:
     """Largest minus smallest accuracy over the strengths, by seed."""
-    scope = results.scope
-    by_rule = strengths(results, Case(data, "", scope.small, scope.rounds), test)
+    by_rule = strengths(results, Case(data, "", size, results.scope.rounds), test)
     return {seed: float(np.ptp([one[seed] for one in by_rule])) for seed in by_rule[0]}
 
 
-def _until(results: Results, data: str, accuracy: float) -> dict[int, float]:
-    """The first tested round at which FedAvg reaches an accuracy on the global test, by seed."""
+def _until(results: Results, case: Case, accuracy: float) -> dict[int, float]:
+    """The first tested round at which a run reaches an accuracy on the global test, by seed."""
     found = {}
-    for record in results.seeds(Case(data, "fedavg", results.scope.small, results.scope.rounds)):
+    for record in results.seeds(case):
         reached = [point["round"] for point in record["curve"] if 100 * point["global"]["mean"] >= accuracy]
         if reached:
             found[record["seed"]] = float(reached[0])
@@ -735,7 +803,7 @@ def _at_equal_seconds(results: Results, case: Case) -> Interval | None:
         return None
     seconds = records[0]["curve"][-1]["totals"]["latency"]
     ours = schedules.at_seconds(results, case, seconds)
-    base = schedules.at_seconds(results, schedules.before(results.scope), seconds, case.heterogeneity)
+    base = schedules.at_seconds(results, schedules.before(results.scope, case.samples), seconds, case.heterogeneity)
     return Interval.of(differences(ours, base))
 
 
@@ -743,9 +811,9 @@ HOW = f"""Verdicts on differences over seeds use the 95 % Student interval, on t
 *{HOLDS}* if the interval has the paper's sign and reaches the printed size (where a size is claimed), *sign only* if it
 falls short of the size, *does not hold* if it has the other sign or is below 0.1 points, *{UNCLEAR}* otherwise. A
 verdict on both sizes is that of the one with more seeds, and of 45 samples, which give the paper's level, if they have
-as many. An order of several rules *{HOLDS}* if it does in every seed, and *does not hold* if it does in none. The
-table leaves out statements without a number to check (that nobody did it before, that data stays
-private, what is left to future work)."""
+as many; if the other size has another verdict, the basis says which. An order of several rules *{HOLDS}* if it does in
+every seed, and *does not hold* if it does in none. The table leaves out statements without a number to check (that
+nobody did it before, that data stays private, what is left to future work)."""
 
 
 def make(results: Results) -> Item:

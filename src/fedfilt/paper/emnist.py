@@ -4,25 +4,25 @@ from fedfilt.paper._cases import TABLE, Case, Scope
 from fedfilt.paper._items import Item
 from fedfilt.paper._printed import WORDS
 from fedfilt.paper._results import Results
-from fedfilt.paper._tables import accuracy_table
+from fedfilt.paper._tables import accuracy_table, sizes
 
 place = "tabs. local_test, global_test: EMNIST"
 order = 75
-
-
 SETS = ("emnist", "femnist")
 
 
 def cases(scope: Scope) -> list[Case]:
     """EMNIST digits, dealt at random as the file does not say who wrote them, and FEMNIST, which does."""
-    return scope.grid(SETS, TABLE)
+    return [case for size, _ in scope.sizes for case in scope.grid(SETS, TABLE, samples=size)]
 
 
 def make(results: Results) -> Item:
     """Both tests."""
     parts = []
     for data in SETS:
-        if any(results.seeds(Case(data, rule, results.scope.small, results.scope.rounds)) for rule in TABLE):
+        if any(
+            results.seeds(Case(data, rule, size, results.scope.rounds)) for size in sizes(results) for rule in TABLE
+        ):
             for test in ("local", "global"):
                 parts += [f"**{WORDS[data]}, {test} test**", accuracy_table(results, data, test, TABLE)]
     if not parts:

@@ -1,5 +1,6 @@
 """Accuracy, desynchronisation and latency before and after the schedule."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -187,15 +188,14 @@ def _lines(results: Results, heterogeneity: float, often: bool) -> dict[str, Arr
 def _words(results: Results) -> str:
     """What the schedules do to accuracy, from the numbers."""
     scope, texts = results.scope, []
-    for schedule in SCHEDULES:
+    for size, schedule in itertools.product(sizes(results), SCHEDULES):
         loss = []
         for heterogeneity in POPULATIONS:
-            case = after(scope, heterogeneity, schedule)
-            if not results.seeds(case):
-                return ""
-            loss += differences(*(results.values(one, "global", "mean") for one in (case, before(scope))))
-        texts.append(
-            f"{schedule} changes accuracy by {min(loss):+.1f} to {max(loss):+.1f} points after {2 * scope.rounds} "
-            "rounds."
-        )
+            both = after(scope, heterogeneity, schedule, size), before(scope, size)
+            loss += differences(*(results.values(case, "global", "mean") for case in both))
+        if loss:
+            texts.append(
+                f"At {size} samples, {schedule} changes accuracy by {min(loss):+.1f} to {max(loss):+.1f} points after "
+                f"{2 * scope.rounds} rounds."
+            )
     return " ".join(texts)

@@ -310,7 +310,7 @@ class Experiment:
     seed: int = 0
     events: Script | None = None  # if devices come, go or move
     guard: "Guard | None" = None  # limits on what one device can do to others; None: no limits
-    model_size: int = 0  # how many numbers of a row are its model, if the rest travels seldom; 0: all
+    model_size: int = 0  # how many numbers of a row travel in every round, if the others do so seldom; 0: all
     weights: str = "trained"  # or "held": which samples a device counts for
 
     def __repr__(self) -> str:

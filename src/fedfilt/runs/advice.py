@@ -8,7 +8,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 from scipy.sparse.csgraph import connected_components
 
-from fedfilt import _parts
 from fedfilt._brief import lines_of
 from fedfilt._checks import check_count
 from fedfilt._draws import Key, generator
@@ -37,6 +36,7 @@ from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config
 from fedfilt.runs.rules import rule_name
+from fedfilt.runs.tables import GraphTable
 from fedfilt.training.client import TESTING
 
 ROUNDS, EPOCHS = 20, 10  # of the probe: rounds of FedAvg, and epochs of fine-tuning after them
@@ -48,6 +48,7 @@ LABELS = 0.5  # correlation with labels from which similarity is mostly similari
 STRONG = 0.03  # by how much neighbours predict better than everyone if groups are strong
 FILE = "advice.json"
 MOST = 4 << 30  # bytes sent by devices
+RECIPE, THIRD = "two_level", "two_level:mu=10"  # what to use; where groups are strong, with a filtered model
 WHY = {
     "helps": "linked devices learn alike, and what neighbours learn predicts more than what everyone learns",
     "chance": "linked devices learn no more alike than devices linked at random",
@@ -111,10 +112,14 @@ class Advice:
     @property
     def rules(self) -> list[str]:
         """The rules to compare: the advised one first, then fine-tuning, FedAvg and the experiment's own rule."""
-        both = "two_level" if "two_level" in _parts.names("clients") else "finetune"
-        strong = self.graph != "none" and getattr(self, self.graph).more >= STRONG
-        rules = ["mu=10", both] if strong else [both, "mu=1"] if self.graph != "none" else [both]
+        graph = [] if self.graph == "none" else ["mu=10" if self.strong else "mu=1"]
+        rules = [THIRD, RECIPE, *graph] if self.strong else [RECIPE, *graph]
         return list(dict.fromkeys([*rules, "finetune", "fedavg", self.own]))
+
+    @property
+    def strong(self) -> bool:
+        """Whether groups of the graph to use are strong."""
+        return self.graph != "none" and getattr(self, self.graph).more >= STRONG
 
     @property
     def command(self) -> str:
@@ -138,10 +143,10 @@ class Advice:
         first = self.rules[0]
         if self.graph == "none":
             said.append(f"Use {first}; a graph is not worth its cost here.")
-        elif first == "mu=10":
+        elif self.strong:
             said.append(
-                f"Groups are strong: use {first} on the {self.graph} graph if only a device's own data matters, and "
-                f"{self.rules[1]} if it must not forget everyone else's."
+                f"Groups are strong: use {first} on the {self.graph} graph. It trains twice as much as {RECIPE}, and "
+                "should be better on a device's own data and worse on everyone else's."
             )
         else:
             said.append(
@@ -356,12 +361,13 @@ def halves(labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def found_by(config: Config) -> list[str]:
-    """Overrides with which an experiment finds its graph from the devices' updates."""
-    table = config.table()["graph"]
+    """Overrides with which an experiment finds its graph from the devices' updates, and uses it as it is found."""
+    table, common = config.table()["graph"], {field.name for field in fields(GraphTable)}
+    as_found = [f"graph.{key}={value}" for key, value in (("shuffle", "false"), ("control", "''")) if table[key]]
     if "between" in table:
-        return ["graph.inside=false", "graph.between=updates", f"graph.k={NEIGHBOURS}"]
-    if "found" not in _parts.names("topologies"):
-        return []
-    options = {key: value for key, value in table.items() if key not in ("laplacian", "shuffle")}
+        return ["graph.inside=false", "graph.between=updates", f"graph.k={NEIGHBOURS}", *as_found]
+    if table["name"] == "found":
+        return [f"graph.k={NEIGHBOURS}", *as_found]
+    options = {key: value for key, value in table.items() if key not in common}
     inner = ",".join(f"{key}={json.dumps(value)}" for key, value in options.items())
-    return ["graph=found", f"graph.k={NEIGHBOURS}", f"graph.graph={{{inner}}}"]
+    return ["graph=found", f"graph.k={NEIGHBOURS}", f"graph.graph={{{inner}}}", *as_found]

@@ -40,7 +40,7 @@ from fedfilt.system.about import about
 from fedfilt.system.blind import MOST, PIECES, Cut, Sealing
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
-from fedfilt.training.client import extra, is_personal, passes, seldom, travels
+from fedfilt.training.client import extra, is_personal, passes, seldom, travels, usual
 from fedfilt.training.encoders import behind
 from fedfilt.training.trainer import Trainer, model_named, outputs_for, trainers_of
 from fedfilt.training.work import Desk
@@ -112,8 +112,8 @@ class Run:
         whole = isinstance(config.scheduler, Everything) and config.scheduler.density == 1
         self.cut = Cut(config.seed, width, 1 if whole else min(PIECES, width))  # for rows that the server cannot read
         self.most_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(width)
-        usual = self.layout.size if seldom(config.client) else width  # how many numbers are sent in most rounds
-        self.update_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(usual)
+        steady = self.layout.size * usual(config.client)  # how many numbers are sent in every round
+        self.update_bytes: int = self.cut.whole_bytes if blind else config.sparsifier.full_bytes(steady)
         first, rng = held[: self.begun.count], generator(config.seed, Key.DEVICES)
         drawn: Hardware = config.devices.draw(first, self.update_bytes, rng)
         self.extra = partial(extra, config.client)  # (round, rounds) -> epochs beyond the planned ones
@@ -293,7 +293,7 @@ class Run:
                 config.seed,
                 self._script(),
                 self.guard,
-                self.layout.size if seldom(config.client) else 0,
+                self.layout.size * usual(config.client) if seldom(config.client) else 0,
                 config.weights,
             )
 

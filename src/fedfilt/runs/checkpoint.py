@@ -34,12 +34,15 @@ def save_state(path: Path, state: State, config_hash: str) -> None:
         "config": config_hash,
     }
     metadata["sha256"] = _state_hash(state, metadata)
+    memory = {name: _shortened(array, state.models) for name, array in state.memory.items()}
+    if short := sorted(name for name, array in memory.items() if array.shape != state.memory[name].shape):
+        metadata["short"] = json.dumps(short)
     tensors = {"models": state.models}
     if state.residuals is not None:
         tensors["residuals"] = state.residuals
     if state.accepted is not None:
         tensors["accepted"] = state.accepted
-    tensors |= {MEMORY + name: array for name, array in state.memory.items()} | _of_clients(state)
+    tensors |= {MEMORY + name: array for name, array in memory.items()} | _of_clients(state)
     write_atomically(path, save(tensors, metadata))
 
 
@@ -61,6 +64,8 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
         metadata = _metadata(content)
         tensors = load(content)
         memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}
+        for name in json.loads(metadata.get("short", "[]")):
+            memory[name] = _lengthened(memory[name], tensors["models"])
         given = tensors["models"], tensors.get("residuals"), tensors.get("accepted"), memory
         state = State(int(metadata["round"]), *given, _clients(tensors))
     except (SafetensorError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
@@ -89,6 +94,26 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
     if any(not 0 <= device < rows for device in state.clients):
         raise BadCheckpoint(f"{path} must hold the clients' data of {rows} devices, got {sorted(state.clients)}")
     return _with_new_rows(state, first), metadata.get("config", "")
+
+
+def _shortened(array: Array, models: Array) -> Array:
+    """Models of an earlier round without the zeros at the end of all rows, if these are half of them or more.
+
+    What travels with a model in few rounds only leaves such rows.
+    """
+    half = models.shape[-1] // 2
+    if array.shape != models.shape or array.dtype != np.float32 or array[:, half:].view(np.uint32).any():
+        return array
+    used = np.flatnonzero(array.view(np.uint32).any(axis=0))
+    return np.ascontiguousarray(array[:, : int(used[-1]) + 1 if len(used) else 0])
+
+
+def _lengthened(array: Array, models: Array) -> Array:
+    """With what `_shortened` cut off, but not larger than the models: both arrays are from a file."""
+    (count, used), (rows, size) = array.shape, models.shape
+    if count != rows or used > size:
+        raise ValueError(f"models of an earlier round have shape {array.shape}, those of this one {models.shape}")
+    return np.pad(array, ((0, 0), (0, size - used)))
 
 
 def _of_clients(state: State) -> dict[str, Array]:

@@ -4,6 +4,7 @@ Sixteen bytes of header, then the positions of the values (as a bitmap or as 32-
 nothing if all values are sent), then the values as float32 or float16.
 """
 
+import math
 import struct
 
 import numpy as np
@@ -55,14 +56,14 @@ def pack(update: Array, places: Array | None = None, half: bool = False) -> byte
 def unpack(content: bytes, size: int, least: int = 0) -> Array:
     """The (size,) float32 update from bytes; any fault raises a ValueError before memory is allocated.
 
-    With `least`, it may have fewer values, a multiple of `least`; the others are 0.
+    With `least`, it may have fewer values: `least` and whole arrays of the row; the others are 0.
     """
     if len(content) < HEADER.size:
         raise ValueError(f"update must have a header of {HEADER.size} bytes, got {len(content)}")
     magic, how, item, unused, claimed, count = HEADER.unpack_from(content)
     if magic != MAGIC or how > 2 or item not in (2, 4) or unused:
         raise ValueError("update must start with the header of a fedfilt update")
-    fits = claimed == size or (0 < least <= claimed < size and claimed % least == 0)
+    fits = claimed == size or (0 < least <= claimed < size and claimed % math.gcd(least, size) == 0)
     if not fits or count > claimed or (how == 0 and count != claimed):
         raise ValueError(f"update must have {size} values, got {count} of {claimed}")
     if claimed < size:

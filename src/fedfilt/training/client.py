@@ -182,8 +182,9 @@ class Client(Protocol):
     """A part in fedfilt/clients: what a device does in a round. See `fedfilt.clients.plain`.
 
     It may also have: `rule`, the aggregation rule that belongs to it if none is named; `travels`, names of (B,) arrays
-    that travel with the model both ways and are mixed like it; `seldom`, True if these change only in a few rounds, so
-    that zeros at the end of a row are not sent, and what was cut off them is forgotten; `passes`, how many times it
+    that travel with the model both ways and are mixed like it; `seldom`, names of the last of these if they change only
+    in a few rounds, or True for all of them: zeros at the end of a row are then not sent, and what was cut off them is
+    forgotten; `passes`, how many times it
     repeats the planned epochs, used to plan the devices' time; `extra(round, rounds)`, epochs beyond these, which are
     charged but not planned; `start(task)`, what it keeps before its first round; `personal(task)`, the model that the
     device decides with, if that is not the row it received, or (n, B) several models whose answers are averaged;
@@ -211,15 +212,28 @@ def passes(client: Client) -> float:
     return float(getattr(client, "passes", 1.0))
 
 
-def seldom(client: Client) -> bool:
-    """Whether what travels with a client's model does so in few rounds only."""
-    return bool(getattr(client, "seldom", False))
+def seldom(client: Client) -> tuple[str, ...]:
+    """Names of what travels with a client's model in few rounds only: the last of what travels."""
+    names, found = travels(client), getattr(client, "seldom", False)
+    some = names if found is True else tuple(found or ())
+    if some != names[len(names) - len(some) :]:
+        kind = type(client).__name__
+        raise ValueError(f"client {kind} must have True in seldom, or the last of its travels {names}, got {found!r}")
+    return some
+
+
+def usual(client: Client) -> int:
+    """How many arrays of a row travel in every round: the model, and what goes with it."""
+    return 1 + len(travels(client)) - len(seldom(client))
 
 
 def extra(client: Client, round: int, rounds: int) -> float:
-    """Epochs over all of its samples that a client trains in a round, beyond those that are planned."""
+    """Epochs over all of its samples that a client trains in a round, beyond those that are planned.
+
+    They are counted like these, of which each is trained `passes` times.
+    """
     own: Any = getattr(client, "extra", None)
-    return 0.0 if own is None else float(own(round, rounds))
+    return 0.0 if own is None else float(own(round, rounds)) / passes(client)
 
 
 def split(row: Array, client: Client, size: int) -> tuple[Array, dict[str, Array]]:

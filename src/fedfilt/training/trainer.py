@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from fedfilt.training.network import Unknown, fits, flops, network_of
 from fedfilt.training.sgd import DIVERGED, Diverged, Guides, Settings, Training, diverged, orders
 
 PART = 2000  # samples that torch tests at a time: the tests of 1,000 devices would fill the memory
+Known = Mapping[int, dict[bytes, Array]]  # of several rows, by place, what some answer to samples
+NOTHING: Known = MappingProxyType({})
 UNLABELLED = 20_000  # the first epoch of what is trained without labels, so that its draws are not those of the round
 
 
@@ -267,15 +270,18 @@ class Trainer:
             raise diverged(device, round, training)
         return loss
 
-    def test(self, row: Array, x: Array, y: Array, rows: Array, classes: int) -> tuple[Array, float]:
+    def test(
+        self, row: Array, x: Array, y: Array, rows: Array, classes: int, known: Known = NOTHING
+    ) -> tuple[Array, float]:
         """(sums of a test, sum of the losses) on the samples `rows` of x and y: see `fedfilt.training.goal`.
 
         Of labels, the sums are the (classes, classes) counts: true label, guess. `classes` is the number of outputs.
-        Of (n, B) rows, the average of their answers is tested: see `predict`.
+        Of (n, B) rows, the average of their answers is tested: see `predict`. What those in `known` answer is looked up
+        there, by the samples, and added if it is new: they are the same in the tests of all devices.
         """
         x, row = self.numbers(x), _one(row)
         if self.goal.kind != "labels" or self.goal.own is not None or row.ndim == 2:
-            return self._sums(row, x, y, rows, classes)
+            return self._sums(row, x, y, rows, classes, known)
         if self.network is not None:
             assert self.level is not None
             counts, loss = native.test(self.network, row, native.samples_of(self.network, x, y, rows), self.level)
@@ -302,22 +308,22 @@ class Trainer:
             total += self._raw(row, known, part, y[part])[1]
         return total / len(rows) if len(rows) else math.nan
 
-    def _sums(self, row: Array, x: Array, y: Array, rows: Array, classes: int) -> tuple[Array, float]:
+    def _sums(self, row: Array, x: Array, y: Array, rows: Array, classes: int, known: Known) -> tuple[Array, float]:
         """What a test adds up, from the outputs of every sample."""
         total, loss = self.goal.nothing(classes), 0.0
         for start in range(0, len(rows), PART):
             part = rows[start : start + PART]
-            outputs, more = self._raw(row, x, part, y[part])
+            outputs, more = self._raw(row, x, part, y[part], known)
             total, loss = total + self.goal.sums(y[part], self._said(outputs), classes), loss + more
         return total, loss
 
-    def _raw(self, row: Array, x: Array, rows: Array, y: Array | None) -> tuple[Array, float]:
+    def _raw(self, row: Array, x: Array, rows: Array, y: Array | None, known: Known = NOTHING) -> tuple[Array, float]:
         """(what the last layer gives, sum of the losses if there are targets) of the samples `rows` of x.
 
         Of several rows, what a model would give whose answer is the average of theirs.
         """
         if row.ndim == 2:
-            outputs = self._averaged([self._raw(one, x, rows, None)[0] for one in row])
+            outputs = self._averaged([self._answer(one, x, rows, known.get(place)) for place, one in enumerate(row)])
             if y is None or not len(rows):
                 return outputs, 0.0
             if self.training.own_loss or self.tokens:
@@ -335,6 +341,15 @@ class Trainer:
         else:
             outputs = _numpy.outputs(self.description, row, x[rows])
         return outputs, 0.0 if y is None else float(_numpy.loss_of(self.training, outputs, y)[0].sum())
+
+    def _answer(self, row: Array, x: Array, rows: Array, known: dict[bytes, Array] | None) -> Array:
+        """What the last layer gives of one of several rows."""
+        found = None if known is None else known.get(rows.tobytes())
+        if found is None:
+            found, _ = self._raw(row, x, rows, None)
+            if known is not None:
+                known[rows.tobytes()] = found
+        return found
 
     def _said(self, outputs: Array) -> Array:
         """Outputs of the last layer as probabilities, or as the numbers that they are."""

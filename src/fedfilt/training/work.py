@@ -18,13 +18,13 @@ from fedfilt.training.client import (
     check_sent,
     ended,
     is_personal,
-    seldom,
     split,
     travels,
+    usual,
 )
 from fedfilt.training.memo import Memo
 from fedfilt.training.sgd import Training, diverged
-from fedfilt.training.trainer import Trainer, labels_of, trainers_of
+from fedfilt.training.trainer import NOTHING, Known, Trainer, labels_of, trainers_of
 
 __all__ = ["Desk", "Done", "Own", "Tested", "examine", "personal", "work"]
 
@@ -71,14 +71,14 @@ class Desk(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Numbers of a row that are always sent: all, unless what travels with the model does so seldom."""
-        return self.size if seldom(self.client) else self.width
+        """Numbers of a row that are always sent: all, unless some of what travels with the model does so seldom."""
+        return self.size * usual(self.client)
 
     def sent(self, row: Array) -> Array:
         """The part of a row that is sent: without those arrays at its end that are zero, if they travel seldom."""
-        used = self.width
-        while used > self.least and not row[used - self.size : used].any():
-            used -= self.size
+        used, least, size = self.width, self.least, self.size
+        while used > least and not row[used - size : used].any():
+            used -= size
         return row[:used]
 
 
@@ -129,7 +129,7 @@ def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
 
 
 def _owed(left: Array | None, desk: Desk) -> Array | None:
-    """What was not sent, as a whole row: of what travels seldom, only of the model."""
+    """What was not sent, as a whole row, without what travels seldom."""
     if left is None or desk.least == desk.width:
         return left
     whole = np.zeros(desk.width, left.dtype)
@@ -158,10 +158,13 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
     return np.ascontiguousarray(found)
 
 
-def examine(row: Array, own: Own, desk: Desk) -> Tested:
-    """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk."""
+def examine(row: Array, own: Own, desk: Desk, known: Known = NOTHING) -> Tested:
+    """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk.
+
+    What is `known` of several rows need not be computed again: see `Trainer.test`.
+    """
     own = _shaped(own, desk.trainer)
-    sums, loss = desk.trainer.test(row, *own, desk.classes)
+    sums, loss = desk.trainer.test(row, *own, desk.classes, known)
     return Tested(sums, loss / len(own.rows) if len(own.rows) else math.nan)
 
 

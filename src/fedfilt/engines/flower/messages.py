@@ -74,7 +74,7 @@ def train_order(run: str, job: Job, about: str = "", sealing: blind.Sealing | No
 def read_train_order(content: RecordDict, size: int, open: Open | None = None, least: int = 0) -> tuple[str, Job]:
     """(run, job) of an order to train; see `train_order`. `open` takes the masks off a row.
 
-    With `least`, a row may have fewer than `size` values, a multiple of that: the others are 0.
+    With `least`, a row may have fewer than `size` values: so many, and whole arrays more; the others are 0.
     """
     record = _record(content)
     plan = Plan(
@@ -268,7 +268,7 @@ def _row(record: ConfigRecord, size: int, open: Open | None, least: int) -> Arra
     if "masked" in record:
         return _unmasked(record, open)
     content: bytes = _get(record, "row", bytes)
-    shorter = least and 0 < len(content) < 4 * size and len(content) % (4 * least) == 0
+    shorter = least and 4 * least <= len(content) < 4 * size and len(content) % (4 * math.gcd(least, size)) == 0
     if len(content) != 4 * size and not shorter:
         raise BadMessage(f"row must be {size} float32 values, got {len(content)} bytes")
     row = np.zeros(size, np.float32)
