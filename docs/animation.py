@@ -44,6 +44,7 @@ svg{--ink:#F0F6FC;--soft:#9198A1;--faint:#3D444D;--page:#0D1117;--room:#151B23;-
 .big{font-size:34px;font-weight:600;font-variant-numeric:tabular-nums}.end{text-anchor:end}.middle{text-anchor:middle}
 .small{font-size:13px}
 .turned{font-size:66px;font-weight:700;text-anchor:middle;fill:var(--ink);opacity:.07}
+.name{stroke:var(--room);stroke-width:5;stroke-linejoin:round;paint-order:stroke}
 @media (prefers-reduced-motion:reduce){*{animation:none!important}.talk,.now{display:none}}
 """
 
@@ -153,7 +154,7 @@ def _building(run: Records, shown: Film, clock: Clock) -> Iterable[str]:
     def seen(points: Array | list[tuple[float, float]]) -> Array:
         return np.array(PLAN) + (np.asarray(points) - corner) * [1, -1] * (SIDE / span)
 
-    places, turn = seen(plan.places), _turned(run)
+    places, turn, names = seen(plan.places), _turned(run), []
     for number, (label, x0, y0, x1, y1) in enumerate(plan.rooms):
         (left, top), (right, bottom) = seen([(x0, y1), (x1, y0)])
         x, y = (left + right) / 2, (top + bottom) / 2
@@ -165,11 +166,12 @@ def _building(run: Records, shown: Film, clock: Clock) -> Iterable[str]:
             label = f"digits turned by {turn * number}°" if number else "digits upright"
             at = f"translate({x:.1f} {y - 6:.1f}) rotate({turn * number})"
             yield f'<text class="turned" transform="{at}" dy=".36em">4</text>'
-        yield f'<text class="soft middle" x="{x:.1f}" y="{bottom - 10:.1f}">{escape(label)}</text>'
+        names.append(f'<text class="soft middle name" x="{x:.1f}" y="{bottom - 10:.1f}">{escape(label)}</text>')
     for kind in ("link", "talk"):
         for a, b in run.graph.edges:
             (x1, y1), (x2, y2) = places[a], places[b]
             yield f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+    yield from names
     for (x, y), right in zip(places, shown.devices.T, strict=True):
         right = np.nan_to_num(right)
 

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "lowest"
 PINS = ROOT / "constraints.txt"
+FREE = ("sympy",)  # not held: each torch asks for its own version
 NOT_FOR_TESTS = ("bandit", "pip-audit")  # they ask for newer packages than fedfilt does
 DEVELOPERS = (
     "test",
@@ -68,6 +69,7 @@ def main() -> None:
     instead = {canonicalize_name(text.partition("==")[0]): text for text in options.have}
     bounds = {canonicalize_name(one.name): f"{one.name}=={lowest(one)}" for one in requirements()} | instead
     pins = {canonicalize_name(line.partition("==")[0]): line for line in PINS.read_text().splitlines() if "==" in line}
+    pins = {name: line for name, line in pins.items() if name not in FREE}
     HOME.mkdir(parents=True, exist_ok=True)
     held = HOME / "constraints.txt"
     held.write_text("".join(f"{one}\n" for one in sorted((pins | bounds).values())))

@@ -1,11 +1,12 @@
 """Walk through the release checklist of CONTRIBUTING.md: every step is run, and its result printed.
 
 `make release-check` runs this. It stops at the first step that fails. A step that has passed for this commit is not run
-again: started anew, it goes on where it stopped. Output goes to build/release/STEP.log.
+again: started a second time, it goes on where it stopped. Output goes to build/release/STEP.log.
 """
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def command(*words: str, line: str = r"\S.*") -> Callable[[Path], str]:
 
     def run(log: Path) -> str:
         with log.open("w") as file:
-            done = subprocess.run(words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+            env = {**os.environ, "MAKEFLAGS": "--no-print-directory"}  # its last line is none of ours
+            done = subprocess.run(words, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT, check=False)
         text = log.read_text(errors="replace")
         if done.returncode:
             raise Failed(f"{' '.join(words)} failed; its last lines, from {log}:\n{text[-2000:]}")
@@ -138,7 +140,7 @@ STEPS = [
     Step("tests", "make test", command("make", "test", line="passed|failed")),
     Step("readme", "the commands of the README", python("-m", "pytest", "tests/test_readme.py", line="passed")),
     Step("docs", "make docs", command("make", "docs")),
-    Step("wheels", "make wheels", command("make", "wheels", line=r"native tests|ready in")),
+    Step("wheels", "make wheels", command("make", "wheels", line=r": \d+ kB|native tests")),
     Step("fresh", "make fresh", command("make", "fresh", line=r"\| \d")),
     Step("lowest", "make lowest", command("make", "lowest", line="passed")),
     Step("bench", "make bench, for docs/performance.md", command("make", "bench")),
@@ -169,7 +171,7 @@ def main() -> None:
             said = step.run(LOGS / f"{step.name}.log")
         except Failed as error:
             print(f"{step.name:8} FAILED ({step.what}) after {time.monotonic() - start:.0f} s", flush=True)
-            sys.exit(f"{error}\nMend it and start again: what has passed for a commit is not run again.")
+            sys.exit(f"{error}\nFix it and start again: what has passed for a commit is not run again.")
         done[step.name] = said
         print(f"{step.name:8} passed in {time.monotonic() - start:.0f} s: {said}", flush=True)
         if clean_tree:

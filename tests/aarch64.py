@@ -211,7 +211,7 @@ def faults(code: str) -> list[str]:
 def native_tests(source: Path, *which: str) -> "subprocess.CompletedProcess[str]":
     """Tests of tests/native in the emulated Python; those of test_native.py compare with torch."""
     torch = "test_native.py" in which
-    options = ["-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    options = ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
     options += [] if torch else ["--noconftest"]  # it wants torch
     command = [*python(source, *[TORCH] * torch), "-m", "pytest", *options, *which]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -155,7 +155,7 @@ def test_run_folder_lists_the_files_of_a_run(tmp_path):
 # --- pages --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+@pytest.mark.parametrize("path", [*sorted(ROOT.glob("*.md")), *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
 def test_lines_wrap(path):
     """`python docs/_ext/wrap.py PAGE` does it. Tables, code and pages that are made are as wide as what they show."""
     text = path.read_text()

@@ -23,7 +23,6 @@ INCLUDED = {  # a file outside of docs/ and its page
     "SECURITY.md": "security_policy",
     "examples/flower_quickstart/README.md": "flower_quickstart",
 }
-OPTIONAL = re.compile(r"^(\w+)\?\n", re.MULTILINE)  # of a toctree: a page, if there is one
 PLACE = re.compile(r"^<!-- made: (\w+) ?(.*) -->$", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 GIVEN = ("shape", "classes")  # what a model is given by its data: no file says it
@@ -295,7 +294,6 @@ def filled(text: str, page: Path) -> str:
     """A page with what is made for it, and links that work on the site."""
     source = {name: path for path, name in INCLUDED.items()}.get(page.stem) if page.parent == DOCS else None
     base = (ROOT / source).parent if source else page.parent
-    text = OPTIONAL.sub(lambda found: f"{found[1]}\n" if (DOCS / f"{found[1]}.md").exists() else "", text)
     made = PLACE.sub(lambda found: MADE[found[1]](*found[2].split()), text)
     return LINK.sub(lambda found: _linked(found[1], found[2] or "", base, page), made)
 

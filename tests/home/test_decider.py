@@ -132,9 +132,8 @@ def test_the_newest_model_counts_and_a_bad_one_does_not(tmp_path, caplog):
     assert home.decider.decide(window) is None
     assert home.decider.decide(window) is None
     assert home.statuses == [Status(True, "hall", 0)]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"watch cannot use its model: {path}: No such file or directory: {path}"
-    ]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"watch cannot use its model: {path}: No such file or directory: ")
     keep(tmp_path, round=1)
     first = home.decider.decide(window)
     row = keep(tmp_path, seed=1, round=2)

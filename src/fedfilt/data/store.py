@@ -225,7 +225,7 @@ def _opened(path: Path, name: str) -> Iterator[Any]:
 @contextmanager
 def _downloaded(url: str, name: str) -> Iterator[Any]:
     try:
-        response = urllib.request.urlopen(url, timeout=20)  # nosec B310: of our code or of pip, and checked by sha256
+        response = urllib.request.urlopen(url, timeout=20)  # nosec B310 # of our code or of pip, and checked by sha256
     except (urllib.error.URLError, TimeoutError) as error:
         raise OSError(f"no answer ({error})") from error
     with response:

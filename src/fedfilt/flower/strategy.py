@@ -206,7 +206,7 @@ class GFedFilt(Strategy):
             return []
         devices = sorted(online)
         number = min(len(devices), max(int(len(devices) * fraction), least))
-        drawn = random.Random(f"{self.seed} {round} {what}")  # nosec B311: it is to be the same in every run
+        drawn = random.Random(f"{self.seed} {round} {what}")  # nosec B311 # it is to be the same in every run
         return sorted(drawn.sample(devices, number))
 
     def _messages(
