@@ -664,7 +664,7 @@ def words_of(name):
 def test_the_readme_counts_the_claims():
     found = claims(Results(COMMITTED))
     count = {word: sum(claim.verdict == word for claim in found) for word in ("holds", "**does not hold**")}
-    said = f"Of {len(found)}, {count['holds']} hold and {count['**does not hold**']} do not"
+    said = f"of {len(found)} claims, {count['holds']} hold and {count['**does not hold**']} do not"
     assert f"{said}; among those that do not is a gain over FedAvg on everybody's digits" in words_of("README.md")
     assert not any(claim.holds for claim in found if claim.name.startswith("global gain"))
 
