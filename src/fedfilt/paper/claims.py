@@ -680,7 +680,7 @@ def _other_model(results: Results) -> Claim:
 def _limits(results: Results) -> list[Claim]:
     """Varying speeds, and batteries, which no table of the paper exercises."""
     size, found = results.scope.small, []
-    words = "T and all plans made anew in each round: desynchronisation falls by 90 % or more though speeds vary"
+    words = "T and all plans recomputed in each round: desynchronisation falls by 90 % or more though speeds vary"
     where, theirs = "sec. Parameter optimization", "T is subject to change in each round; no number"
 
     def nine_tenths(one: Interval) -> str:

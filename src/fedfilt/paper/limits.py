@@ -27,7 +27,7 @@ def steady(scope: Scope) -> Case:
 
 
 def varying(scope: Scope, planned: bool = True) -> Case:
-    """The same devices, whose speeds vary: with a schedule made anew in each round, or with none."""
+    """The same devices, whose speeds vary: with a schedule recomputed in each round, or with none."""
     case = Case("mnist_10", "mu=10", scope.small, scope.rounds, heterogeneity=H, variability=SPREAD)
     return replace(case, deadline="fastest_full", equality=True) if planned else case
 
@@ -106,7 +106,7 @@ def make(results: Results) -> Item:
     by = cut(results, "desync")
     if by is not None:
         text += (
-            " Devices tell at the start of a round how fast they are, and T and all plans are made anew: with speeds "
+            " Devices tell at the start of a round how fast they are, and T and all plans are recomputed: with speeds "
             f"and rates that vary by a factor of e^±{SPREAD}, desynchronisation still changes by {by.mean:+.1f} %, and "
             f"accuracy by {spread(change(results), 2, True)} points against steady speeds. Seconds summed over 400 "
             "rounds are then not twice those of 200, as in the paper's table."
