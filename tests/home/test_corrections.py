@@ -89,6 +89,20 @@ def test_quotas_and_age(tmp_path, monkeypatch):
     assert here.tidy(1e9) == 0
 
 
+def test_windows_kept_under_a_wrong_clock_do_not_fill_the_quota(tmp_path):
+    here = made(tmp_path, per_label=5, in_all=8)
+    here.add(Correction("walk", 4e9, 5e9), some(*range(4_000_000_000, 4_000_000_080, 10)))
+    assert len(here.read().y) == 5
+    here.add(Correction("walk", 100, 200), some(*range(100, 130, 10)))  # the clock is right again
+    assert told(here.read()) == {(float(t), "walk") for t in (100, 110, 120, 4_000_000_060, 4_000_000_070)}
+    here.add(Correction("walk", 100, 200), some(*range(130, 180, 10)))
+    assert told(here.read()) == {(float(t), "walk") for t in range(130, 180, 10)}
+    here.add(Correction("rest", 4e9, 5e9), some(*range(4_000_000_000, 4_000_000_080, 10)))
+    here.add_late(some(190)[0], lambda: "cook")
+    assert {(190.0, "cook"), (150.0, "walk"), (4_000_000_070.0, "rest")} < told(here.read())
+    assert len(here.read().y) == 8
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(MAKING.labels), st.integers(0, 400), st.integers(1, 60)), min_size=1, max_size=25

@@ -125,6 +125,22 @@ def test_a_correction_may_say_from_when_to_when_and_is_answered(tmp_path):
     assert json.loads(home.last(TOPICS.corrected("bath")))["devices"] == []
 
 
+def test_a_device_that_moved_while_the_clock_was_ahead_is_corrected_with_its_room(tmp_path):
+    home = Home(tmp_path / "home")
+    home.online(*DEVICES)
+    home.clock.time += 1e6
+    home.edge.step()
+    home.online("band", room="kitchen")
+    home.clock.time -= 1e6
+    home.bus.publish(TOPICS.label("kitchen"), b"cook")
+    home.edge.step()
+    assert home.corrections()["band"] == Correction("cook", 1000.0, 1000.0)  # nobody knows since when it is there
+    home.clock.time += 60
+    home.bus.publish(TOPICS.label("kitchen"), b"cook")
+    home.edge.step()
+    assert home.corrections() == dict.fromkeys(DEVICES, Correction("cook", 1030.0, 1060.0))
+
+
 def test_a_correction_is_said_until_it_is_kept_and_one_after_the_other(tmp_path, monkeypatch):
     home = Home(tmp_path)
     home.online(*DEVICES)

@@ -137,7 +137,7 @@ def test_sensors_that_speak_only_of_changes():
     clock = Clock(100.0, 1000.0)
     places = ("zigbee2mqtt/hall#occupancy", "homeassistant/light/lamp/state")
     with Reader(Mqtt(channels=places, every=1.0, hold=50.0), clock=clock) as reader:
-        reader.send("zigbee2mqtt/hall", {"occupancy": True, "battery": 99, "last_seen": "2026-01-01T00:00:00Z"})
+        reader.send("zigbee2mqtt/hall", {"occupancy": True, "battery": 99})
         reader.send("homeassistant/light/lamp/state", b"off")
         until(lambda: reader.got and reader.got[-1].values.tolist() == [1, 0], "both are known")
         reader.send("homeassistant/light/lamp/state", b"on")
@@ -148,6 +148,19 @@ def test_sensors_that_speak_only_of_changes():
         times = np.array([one.time for one in reader.got])
         np.testing.assert_allclose(np.diff(times), 1.0)
         np.testing.assert_allclose(times % 1, 0)
+
+
+def test_a_held_value_is_as_old_as_its_message_says():
+    clock = Clock(100.0, 1e9)
+    source = Mqtt(topic="hall", channels=("occupancy", "light"), time="last_seen", every=1.0, hold=50.0)
+    with Reader(source, clock=clock) as reader:
+        reader.send("hall", {"occupancy": True, "light": 3, "last_seen": "2001-09-08T00:00:00Z"})  # a day ago
+        reader.wait(3)
+        assert np.isnan([one.values for one in reader.got]).all()
+        reader.send("hall", {"occupancy": True, "last_seen": 2e9})  # a clock that is ahead does not make it last longer
+        reader.send("hall", {"light": 4})
+        until(lambda: reader.got[-1].values.tolist() == [1, 4], "both are known")
+        until(lambda: np.isnan(reader.got[-1].values).all(), "that they are too old")
 
 
 def test_what_is_wrong_with_messages_is_counted_and_said_once(caplog):

@@ -63,3 +63,15 @@ def test_the_last_models_are_kept_and_can_be_gone_back_to(tmp_path):
     assert kept(tmp_path / FILE, LAYOUT).row[0] == np.float32(0.4)
     with pytest.raises(ValueError, match="no earlier model"):
         roll_back(tmp_path, LAYOUT)
+
+
+def test_a_model_that_the_owner_went_back_from_is_not_taken_again(tmp_path):
+    for round in (1, 2, 3):
+        take(tmp_path, model(round), LAYOUT)
+    assert roll_back(tmp_path, LAYOUT).round == 2
+    assert not take(tmp_path, model(3), LAYOUT)  # the next job begins with it
+    assert roll_back(tmp_path, LAYOUT).round == 1
+    assert not take(tmp_path, model(3), LAYOUT)
+    assert not take(tmp_path, model(2), LAYOUT)
+    assert take(tmp_path, model(4), LAYOUT)
+    assert [roll_back(tmp_path, LAYOUT).round, kept(tmp_path / FILE, LAYOUT).left] == [1, 4]

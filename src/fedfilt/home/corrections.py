@@ -5,7 +5,8 @@ for training like any other file of samples, and written completely or not at al
 
 * The newest correction wins. It gives its label to all windows inside its span, including those corrected before;
   windows across its ends that have another label are dropped.
-* There are quotas per label and in total, and windows age: the oldest go first.
+* There are quotas per label and in total, and windows age: the oldest go first. Windows more than a day later than what
+  is being corrected were kept under a wrong clock; they go before all others.
 * The split is by stretches of time: windows that overlap, or are less than a window apart, form one stretch, which
   goes to training, validation or test as a whole. The first stretch of a label is for training; a later one is for the
   test, or else for validation, if that brings these closer to their shares of the label's windows. Windows stay where
@@ -86,7 +87,7 @@ class Corrections:
             kept = kept._replace(y=y).take(~across | (y == correction.label))
             more = _with(kept, inside, correction.label)
             count = int(within.sum()) + len(more.y) - len(kept.y)
-            return self._within_limits(more)
+            return self._within_limits(more, now=correction.end)
 
         self._change(changed)
         return count
@@ -99,7 +100,7 @@ class Corrections:
 
         def changed(kept: Kept) -> Kept:
             given = label()
-            return self._within_limits(_with(kept, [window], given)) if given else kept
+            return self._within_limits(_with(kept, [window], given), now=window.end) if given else kept
 
         return self._change(changed)
 
@@ -109,16 +110,15 @@ class Corrections:
             return 0
         return self._change(lambda kept: self._within_limits(kept, now - self.decide.days * DAY))
 
-    def _within_limits(self, kept: Kept, oldest: float = -math.inf) -> Kept:
+    def _within_limits(self, kept: Kept, oldest: float = -math.inf, now: float = math.inf) -> Kept:
         """The windows in order of time, without those over age or quota, assigned to the parts."""
         kept = kept.take(np.argsort(kept.time[:, 0], kind="stable"))
         kept = kept.take(kept.time[:, 1] >= oldest)
-        newest = np.ones(len(kept.y), bool)
-        for label in np.unique(kept.y):
-            newest[np.flatnonzero(kept.y == label)[: -self.decide.per_label]] = False
-        kept = kept.take(newest)
+        leaving = np.argsort(kept.time[:, 1] <= now + DAY, kind="stable")  # the first go first
+        over = [leaving[kept.y[leaving] == label][: -self.decide.per_label] for label in np.unique(kept.y)]
+        leaving = leaving[~np.isin(leaving, np.concatenate(over))] if over else leaving
         most = min(self.decide.in_all, max(MOST_BYTES // (4 * math.prod(self.making.shape)), 1))
-        kept = kept.take(np.arange(len(kept.y))[-most:])
+        kept = kept.take(np.sort(leaving[-most:]))
         return kept._replace(part=parts(kept, self.making))
 
     def _change(self, change: Callable[[Kept], Kept]) -> int:

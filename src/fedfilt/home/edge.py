@@ -125,6 +125,7 @@ class Edge:
             commands, self._commands = self._commands, deque()
             greeted, self._greeted = self._greeted, False
         now = self._clock.now()
+        self.household.forget(now)
         if greeted:
             self._tell_all()
         for topic, content in said.items():
@@ -134,7 +135,6 @@ class Edge:
         self._pass_on(now)
         for room, state in self.household.vote(now).items():
             self._publish(room, state)
-        self.household.forget(now)
         if self._assistant:
             self._announce(now)
         if self._files is not None:

@@ -196,6 +196,9 @@ class Household:
 
     def forget(self, now: float) -> None:
         """Forget rooms and devices that have been gone for long; listed ones stay."""
+        for device in self.devices.values():
+            if device.since > now + self.voting.ahead_seconds:  # the clock was set back: nobody knows when it came
+                device.since = now
         if not self._listed:
             for name, device in list(self.devices.items()):
                 if not device.status.online and now - device.seen > FORGET:

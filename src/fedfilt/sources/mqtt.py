@@ -41,7 +41,7 @@ class Mqtt:
     channels: tuple[str, ...] = ()  # keys in a message, or TOPIC or TOPIC#key each; none: the experiment's
     time: str = "time"  # key of the time in a message; without it, a message is of the time when it comes
     every: float = 0.0  # seconds; 0: when messages come
-    hold: float = 3600.0  # seconds for which a value counts, with `every`
+    hold: float = 3600.0  # seconds for which a value counts from its time on, with `every`
     format: str = "json"  # "json", or "cbor", which needs cbor2
 
     def __post_init__(self) -> None:
@@ -91,8 +91,8 @@ class Mqtt:
                 due -= ahead
             elif ahead > 0:
                 message = inbox.get(stop, ahead / clock.speed)
-                for _, found in () if message is None else decode(*message, inbox.complaints):
-                    values[list(found)], since[list(found)] = list(found.values()), clock.now()
+                for when, found in () if message is None else decode(*message, inbox.complaints):
+                    values[list(found)], since[list(found)] = list(found.values()), min(clock.now(), when)
             else:
                 yield Reading(due, np.where(due - since <= self.hold, values, np.nan))
                 due += self.every

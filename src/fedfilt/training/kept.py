@@ -29,6 +29,7 @@ class Kept(NamedTuple):
     row: Array  # (B,), or (n, B) of several whose answers are averaged
     round: int  # that made it
     scaling: str = ""  # of its inputs, as text
+    left: int = 0  # the newest round whose model the owner went back from
 
 
 def tensors_of(row: Array, layout: Layout) -> dict[str, Array]:
@@ -59,7 +60,7 @@ def read(path: Path, layout: Layout) -> Kept:
         row = rows[0] if count == 1 else np.stack(rows)
         if not np.isfinite(row).all():
             raise ValueError("it is not finite")
-        return Kept(row, int(metadata.get("round", 0)), metadata.get("scaling", ""))
+        return Kept(row, int(metadata.get("round", 0)), metadata.get("scaling", ""), int(metadata.get("left", 0)))
     except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -75,9 +76,12 @@ def kept(path: Path, layout: Layout) -> Kept | None:
 def take(folder: Path, model: Kept, layout: Layout, judge: Judge | None = None, margin: float = 1.0) -> bool:
     """Keep a model to decide with, unless it is worse than the last by more than a margin; returns whether it was kept.
 
-    The file can be loaded by plain PyTorch; round and scaling are in its metadata.
+    A model that the owner went back from is not kept again. The file can be loaded by plain PyTorch; round and scaling
+    are in its metadata.
     """
     before = kept(folder / FILE, layout)
+    if before is not None and model.round <= before.left:
+        return False
     if before is not None and judge is not None and not np.array_equal(before.row, model.row):
         old, new = judge(before.row), judge(model.row)
         if new < old - margin:
@@ -97,12 +101,13 @@ def take(folder: Path, model: Kept, layout: Layout, judge: Judge | None = None, 
 
 
 def roll_back(folder: Path, layout: Layout) -> Kept:
-    """Go back to the previous model and return it; ValueError if there is none."""
+    """Go back to the previous model, until a newer one than now comes, and return it; ValueError if there is none."""
     now = kept(folder / FILE, layout)
     for path in reversed(_earlier(folder)):
         model = kept(path, layout)
         if model is not None and (now is None or model.round < now.round):
-            _write(folder / FILE, model, layout)
+            left = 0 if now is None else max(now.round, now.left)
+            _write(folder / FILE, model._replace(left=left), layout)
             path.unlink()
             return model
     raise ValueError(f"{folder} has no earlier model to go back to")
@@ -121,4 +126,5 @@ def _keep_earlier(folder: Path, model: Kept, layout: Layout) -> None:
 
 def _write(path: Path, model: Kept, layout: Layout) -> None:
     metadata = {"round": str(model.round)} | ({"scaling": model.scaling} if model.scaling else {})
+    metadata |= {"left": str(model.left)} if model.left else {}
     write_atomically(path, save(tensors_of(model.row, layout), metadata))
