@@ -103,7 +103,7 @@ def pfedme(my, w, round, device):
     for batch in batches(round, device):
         for _ in range(3):
             theta = theta - RATE * (slope(theta, batch, device) + 2.0 * (theta - w))
-        w = w - 0.05 * 2.0 * (w - theta)
+        w = w - 0.1 * (w - theta)
     my["personal"] = theta
     return w
 
@@ -152,8 +152,8 @@ def apfl(my, w, round, device):
 
 
 def per_fedavg(my, w, round, device):
-    drawn = list(batches(round, device))
-    for first, second in zip(drawn[::2], drawn[1::2], strict=False):
+    drawn = list(batches(round, device, 2 * EPOCHS))
+    for first, second in zip(drawn[::2], drawn[1::2], strict=True):
         w = w - RATE * slope(w - 0.05 * slope(w, first, device), second, device)
     return w
 
@@ -202,7 +202,7 @@ METHODS = {  # client, what a device does, what it decides with
     "plain": (Plain(), plain, None),
     "fedprox": (FedProx(0.3), fedprox, None),
     "ditto": (Ditto(0.5), ditto, personal),
-    "pfedme": (PFedMe(2.0, 3, 0.05), pfedme, personal),
+    "pfedme": (PFedMe(2.0, 3, 0.1), pfedme, personal),
     "scaffold": (Scaffold(), scaffold, None),
     "feddyn": (FedDyn(0.4), feddyn, None),
     "fedper": (FedPer(), fedper, headed),

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class Attention:
     strength: float = 1.0  # how much alike updates count; 0 is FedAvg
     weights: str = "projected"  # "projected" or "softmax"
     linear = False
+    search: ClassVar = {"strength": (0.03, 3.0)}
 
     def __post_init__(self) -> None:
         check_number("aggregator.strength", self.strength, low=0)

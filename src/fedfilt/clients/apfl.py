@@ -23,6 +23,7 @@ class APFL:
     alpha: float = 0.5  # share of the personal model
     rule = "fedavg"
     passes = 2.0
+    momentum = False
     search: ClassVar = {"alpha": (0.1, 0.9)}
 
     def __post_init__(self) -> None:

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedfilt._checks import check_number
 from fedfilt._types import Array
@@ -19,6 +20,7 @@ class FedAMP:
 
     proximal: float = 0.1  # pull towards the message of the rule
     rule = "fedamp"
+    search: ClassVar = {"proximal": (0.01, 10.0)}
 
     def __post_init__(self) -> None:
         check_number("client.proximal", self.proximal, low=0)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class IFCA:
 
     clusters: int = 2  # models that travel
     rule = "ifca"
+    search: ClassVar = {"clusters": (2, 5)}
 
     def __post_init__(self) -> None:
         check_count("client.clusters", self.clusters, low=2, high=100)

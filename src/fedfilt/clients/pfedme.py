@@ -12,8 +12,9 @@ from fedfilt.training.client import Kept, Sent, Task
 class PFedMe:
     """pFedMe (Dinh et al. 2020): a personal model θ near the shared one w by a Moreau envelope, batch by batch.
 
-    On each batch θ takes `steps` steps down loss(θ) + weight / 2 · ‖θ - w‖², then w moves to it: w -= rate · weight ·
-    (w - θ). The device decides with θ. Because it goes step by step, momentum does not build up.
+    On each batch θ takes `steps` steps down loss(θ) + weight / 2 · ‖θ - w‖², then w moves to it: w -= pull · (w - θ),
+    with the paper's η · λ as pull. Its λ = 15 and η = 0.005 are for tens of thousands of batches; few as they are here,
+    w would hardly move. The device decides with θ. Because it goes step by step, momentum does not build up.
 
     >>> from fedfilt.training.client import example
     >>> sent = PFedMe()(example(PFedMe()))
@@ -21,16 +22,17 @@ class PFedMe:
     ((6,), (6,))
     """
 
-    weight: float = 15.0  # pull between the personal and the shared model
+    weight: float = 1.0  # how strongly the shared model holds the personal one
     steps: int = 5  # of the personal model on each batch
-    rate: float = 0.005  # of the shared model
+    pull: float = 0.5  # share of the way to the personal model that the shared one goes on each batch
     rule = "fedavg"
-    search: ClassVar = {"weight": (1.0, 50.0), "rate": (0.001, 0.1)}
+    momentum = False
+    search: ClassVar = {"weight": (0.1, 15.0), "pull": (0.05, 1.0)}
 
     def __post_init__(self) -> None:
         check_number("client.weight", self.weight, low=0)
         check_count("client.steps", self.steps)
-        check_number("client.rate", self.rate, low=0, above=True)
+        check_number("client.pull", self.pull, low=0, high=1, above=True)
 
     @property
     def passes(self) -> float:
@@ -42,7 +44,7 @@ class PFedMe:
         return {"personal": task.model.copy()}
 
     def __call__(self, task: Task) -> Sent:
-        shared, own, pull, losses = task.model, task.model.copy(), np.float32(self.rate * self.weight), []
+        shared, own, pull, losses = task.model, task.model.copy(), np.float32(self.pull), []
         for batch in task.batches():
             for _ in range(self.steps):
                 loss = task.train(own, batch=batch, proximal=self.weight, around=shared)

@@ -1,8 +1,9 @@
 """Settings of every rule chosen on training samples that were held out, with the same number of runs for each.
 
-The learning rate comes first, on a grid around the experiment's; then the rest of the budget goes to the options that
-the rule's parts say can be searched (`search`), and to rates between those of the grid. What was found is in the run
-folders alone: whoever resumes goes through the same steps and skips what is done.
+The learning rate comes first, on the same grid around the experiment's for every rule (around that divided by
+1 - momentum if the rule's client lets no momentum build up); then the rest of the budget goes to the options that the
+rule's parts say can be searched (`search`), and to rates within half a step of the grid around the best. What was found
+is in the run folders alone: whoever resumes goes through the same steps and skips what is done.
 """
 
 import json
@@ -136,12 +137,13 @@ def tune(
 ) -> Iterator[Played]:
     """Play `budget` runs of validation for every rule, each in a run folder, and write what was chosen to tuned.json.
 
-    A setting is tried with all seeds, so there are budget // len(seeds) of them. Half of them are learning rates.
+    A setting is tried with all seeds, so there are budget // len(seeds) of them. Up to five, or half of them, are
+    learning rates.
     """
     number = check_count("budget", budget, low=len(seeds)) // len(seeds)
     config = validated(config)
     check_playable(config, rules, seeds[0], store)
-    tried = {rule: [{RATE: rate} for rate in rates(config.training.learning_rate, number)] for rule in rules}
+    tried = {rule: [{RATE: rate} for rate in rates(_usual_rate(config, rule), number)] for rule in rules}
     played = _Played(config, seeds, folder, {})
     yield from played.play(tried, resume, store)
     more = {
@@ -213,30 +215,37 @@ def _searched(part: Any, path: str) -> dict[str, tuple[float, float]]:
     return found
 
 
-def rates(rate: float, number: int) -> list[float]:
-    """Learning rates to begin with, the experiment's in the middle: half of the settings, an odd number.
+def _usual_rate(config: Config, rule: str) -> float:
+    """The experiment's learning rate; without momentum, one with which steps are as long."""
+    training = config.training
+    builds_up = getattr(with_rule(config, rule).client, "momentum", True)
+    return training.learning_rate / (1.0 if builds_up else 1 - training.momentum)
 
-    >>> rates(0.02, 10), rates(0.02, 1)
-    ([0.002, 0.00632, 0.02, 0.0632, 0.2], [0.02])
+
+def rates(rate: float, number: int) -> list[float]:
+    """Learning rates to begin with, the usual one in the middle: most of up to eight settings, half of more; odd.
+
+    >>> rates(0.02, 7), rates(0.02, 5), rates(0.02, 1)
+    ([0.002, 0.00632, 0.02, 0.0632, 0.2], [0.002, 0.02, 0.2], [0.02])
     """
     grid = _grid(number)
-    return [_round(rate * REACH**power) for power in np.linspace(-1, 1, grid)] if grid > 1 else [rate]
+    return [_round(rate * REACH**power) for power in np.linspace(-1, 1, grid)] if grid > 1 else [_round(rate)]
 
 
 def _grid(number: int) -> int:
     """Settings that go to the grid of rates."""
-    half = (number + 1) // 2
-    return max(1, half - (half % 2 == 0))
+    count = max(min(5, (2 * number + 1) // 3), (number + 1) // 2)
+    return max(1, count - (count % 2 == 0))
 
 
 def drawn(rate: float, space: Mapping[str, tuple[float, float]], number: int, seed: int) -> list[dict[str, float]]:
     """The other settings: near the best rate and all over the options' ranges, even on a log scale.
 
-    >>> drawn(0.02, {"client.epochs": (1, 30)}, 3, 100)
-    [{'training.learning_rate': 0.109, 'client.epochs': 28}, {'training.learning_rate': 0.00458, 'client.epochs': 2}]
+    >>> drawn(0.02, {"client.epochs": (1, 30)}, 7, 100)
+    [{'training.learning_rate': 0.0305, 'client.epochs': 28}, {'training.learning_rate': 0.0138, 'client.epochs': 2}]
     """
     grid = _grid(number)
-    count, step = number - grid, REACH ** (2 / max(grid - 1, 2))  # from one rate of the grid to the next
+    count, step = number - grid, REACH ** (1 / max(grid - 1, 1))  # half of that from one rate of the grid to the next
     columns = {}
     for key, (low, high) in {RATE: (rate / step, rate * step), **space}.items():
         rng = generator(seed, Key.TUNING, zlib.crc32(key.encode()))

@@ -185,7 +185,8 @@ class Client(Protocol):
     that travel with the model both ways and are mixed like it; `seldom`, names of the last of these if they change only
     in a few rounds, or True for all of them: zeros at the end of a row are then not sent, and what was cut off them is
     forgotten; `passes`, how many times it
-    repeats the planned epochs, used to plan the devices' time; `extra(round, rounds)`, epochs beyond these, which are
+    repeats the planned epochs, used to plan the devices' time; `momentum`, False if that of the settings does not build
+    up, so that `fedfilt tune` looks among higher learning rates; `extra(round, rounds)`, epochs beyond these, which are
     charged but not planned; `start(task)`, what it keeps before its first round; `personal(task)`, the model that the
     device decides with, if that is not the row it received, or (n, B) several models whose answers are averaged;
     `like`, the client whose model it sends in most rounds, such as "plain": runs that are alike are played side by side
