@@ -90,7 +90,7 @@ def test_a_named_folder_that_is_not_there_is_said(store, tmp_path, monkeypatch):
     with pytest.raises(DataMissing, match=f"FEDFILT_DATA; there is no folder {re.escape(str(store.folder))}[.]$"):
         store.path(a_file())
     store.folder.mkdir()
-    with pytest.raises(DataMissing, match="FEDFILT_DATA[.]$"):
+    with pytest.raises(DataMissing, match=r"FEDFILT_DATA\.$"):
         store.path(a_file())
 
 
