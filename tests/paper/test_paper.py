@@ -648,6 +648,23 @@ def test_trained_runs_took_the_seconds_that_arithmetic_says():
             assert ours == pytest.approx((1 + desync) * was[0], abs=1e-4 * was[0])  # whole bytes, too
 
 
+def test_a_schedule_that_ends_just_before_the_first_test_without_one_is_compared():
+    """The 450 run of `slowest_minimum` ends at 69.11979 s, the first test without a schedule is at 69.12 s."""
+    results = Results(COMMITTED)
+    case = system_heterogeneity.after(results.scope, 0.31, "`slowest_minimum`", 450)
+    ends = [record["curve"][-1]["totals"]["latency"] for record in results.seeds(case)]
+    assert len(ends) >= 3
+    base = system_heterogeneity.before(results.scope, 450)
+    for seconds in ends:
+        found = system_heterogeneity.at_seconds(results, base, seconds, 0.31)
+        assert len(found) == len(results.seeds(base))
+        assert found == results.values(base, "global", "mean", 40)  # the first test
+        assert system_heterogeneity.at_seconds(results, base, 0.999 * seconds, 0.31) == {}
+    [claim] = holding("equal `slowest_minimum`").values()
+    assert "points at 450 samples" in claim.ours
+    assert claim.holds
+
+
 def test_what_does_not_hold_is_said():
     """The paper has G-Fedfilt above FedAvg on the global test at mu = 10 on every data set."""
     found = holding("global gain")
