@@ -17,7 +17,7 @@ import pytest
 from fedfilt._files import in_use
 from fedfilt._version import __version__
 from fedfilt.data import store
-from fedfilt.paper import appendix, fedavg_limit, sparsification, system_heterogeneity
+from fedfilt.paper import appendix, controls, fedavg_limit, sparsification, system_heterogeneity
 from fedfilt.paper._cases import POPULATIONS, SCHEDULES, SETS, STRENGTHS, TABLE, Case, Scope
 from fedfilt.paper._compute import compute, play
 from fedfilt.paper._costs import population, round_of
@@ -27,7 +27,7 @@ from fedfilt.paper._printed import ACCURACY, AFTER, BEFORE, SCORES
 from fedfilt.paper._results import FORMAT, OtherVersion, Results, score_at
 from fedfilt.paper._tables import Interval
 from fedfilt.paper._watching import part_of
-from fedfilt.paper.claims import BEHIND_ENCODERS, VOTE, above, as_large, claims, ordered, within
+from fedfilt.paper.claims import BEHIND_ENCODERS, VOTE, above, as_large, claims, effects, ordered, within
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
 from fedfilt.runs.play import play_in_folder
@@ -680,6 +680,15 @@ def test_the_curves_of_mu_10000_have_their_own_tolerance(tmp_path):
     assert fedavg_limit.verdict(0.0, 0.44)
     assert not fedavg_limit.verdict(0.0, 0.45)
     assert not fedavg_limit.verdict(0.21, 0.0)
+
+
+def test_no_verdict_on_schedules_changes_with_the_papers_weights():
+    results = Results(COMMITTED)
+    assert controls.held_changes(results) == []
+    case = replace(system_heterogeneity.after(results.scope, 0.31, system_heterogeneity.PRINTED), weights="held")
+    found = effects(results, case)
+    assert [round(sure(found[key]).mean, 2) for key in ("late", "equal")] == [-0.92, 0.24]
+    assert "no verdict changes" in maker("controls").make(results).text
 
 
 def test_sections_of_a_graph_have_their_average_if_few_links_leave_them():
