@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import struct
 import sys
 import tarfile
@@ -82,6 +83,15 @@ def test_what_no_program_can_fetch_is_said_to_be_fetched_by_hand(store):
         DataMissing, match=r"by hand, from the public archive[\s\S]*UCI data set 256, https://archive\.ics\.uci"
     ):
         Dsads().load(online)
+
+
+def test_a_named_folder_that_is_not_there_is_said(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDFILT_DATA", str(tmp_path))
+    with pytest.raises(DataMissing, match=f"FEDFILT_DATA; there is no folder {re.escape(str(store.folder))}[.]$"):
+        store.path(a_file())
+    store.folder.mkdir()
+    with pytest.raises(DataMissing, match=r"FEDFILT_DATA\.$"):
+        store.path(a_file())
 
 
 def test_a_full_disk_is_not_a_missing_file(store, monkeypatch):

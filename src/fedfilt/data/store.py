@@ -132,17 +132,21 @@ class Store:
                         "nothing of it was kept. Make room, or name another folder in FEDFILT_CACHE."
                     ) from error
                 tried.append(f"  {source}: {error}")
+        absent = "".join(f"; there is no folder {folder}" for folder in self._named() if not folder.is_dir())
         raise DataMissing(
             f"cannot get {file.name} of {file.folder}; "
             + ("tried\n" + "\n".join(tried) if tried else _untried(file))
-            + "\nPut the file into a folder and name it with --data-dir or FEDFILT_DATA."
+            + f"\nPut the file into a folder and name it with --data-dir or FEDFILT_DATA{absent}."
         )
 
+    def _named(self) -> list[Path]:
+        """The folders that the user has named."""
+        return [Path(folder) for folder in (self.folder, os.environ.get("FEDFILT_DATA")) if folder]
+
     def _sources(self, file: DataFile) -> Iterator[tuple[str, Callable[[], Any]]]:
-        named = os.environ.get("FEDFILT_DATA")
-        for folder in [self.folder, Path(named) if named else None, *map(Path, file.folders)]:
+        for folder in [*self._named(), *map(Path, file.folders)]:
             for name in (file.name, f"{file.name}.gz", *file.aliases):
-                for place in [folder / name, folder / file.folder / name] if folder else []:
+                for place in (folder / name, folder / file.folder / name):
                     if place.is_file():
                         yield str(place), partial(_opened, place, file.name)
         if not self.offline:

@@ -56,7 +56,7 @@ def curves(
     along: str = "round",
     columns: int = 2,
     low: float | None = None,
-    log: bool = False,
+    until: float | None = None,
 ) -> Any:
     """A panel per title with a curve per rule: (round, mean over seeds, each seed ...), the seeds' range as a band.
 
@@ -91,11 +91,8 @@ def curves(
     if low is not None:
         top = max(float(points[:, 1:].max()) for points in everything)
         figure.update_yaxes(range=[low, top + 1])
-    if log:
-        ticks = [step * 10**power for power in range(5) for step in (1, 2, 5)]
-        seen = [points[points[:, 1:].max(axis=1) >= (low or 0), 0] for points in everything]  # not below the picture
-        ends = np.log10([0.8 * np.concatenate(seen).min(), 1.2 * max(float(points[-1, 0]) for points in everything)])
-        figure.update_xaxes(type="log", tickvals=ticks, tickformat="~s", tickangle=0, range=ends.tolist())
+    if until is not None:
+        figure.update_xaxes(range=[0, until])
     width, height = (COLUMN, 250) if columns == 1 else (PAGE, 60 + 210 * rows)
     return to_print(figure, width, height, margin={"l": 46, "r": 8, "t": 22, "b": 60})
 

@@ -37,5 +37,10 @@ def make(results: Results) -> Item:
     figure = to_print(graph_signals(building, graph, panels), PAGE, 620, margin={"l": 4, "r": 4, "t": 24, "b": 4})
     figure.update_traces(marker={"size": 6}, selector={"mode": "markers"})
     figure.update_layout(coloraxis={"colorscale": "Cividis"})  # light and dark in grey too
+    end, sizes = figure.layout.coloraxis.cmax, abs(signal)
+    text += (
+        f" Colours end at ±{end:.2f}, so that averages can be told apart: {(sizes > end).sum()} of {graph.count} own "
+        f"values lie beyond (up to {sizes.max():.2f}) and have the colour of the end."
+    )
     figure.update_xaxes(visible=False)
     return Item(text, {"graph_filtering": figure.update_yaxes(visible=False)})

@@ -42,6 +42,7 @@ def make(results: Results) -> Item:
         gain[test] = spread(differences(one, base), 2, sign=True)
     text += (
         f"\n\nMNIST_2, {scope.small} samples, one hidden layer of 64 neurons. With μ = 1 the perceptron is "
-        f"{gain['local']} points from FedAvg on the local test and {gain['global']} on the global one."
+        f"{gain['local']} points from FedAvg on the local test and {gain['global']} on the global one. It "
+        "has 50,890 numbers, the CNN 53,002: that a more complex model is more accurate is not tested."
     )
     return Item(text)

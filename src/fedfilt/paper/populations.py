@@ -83,8 +83,8 @@ def make(results: Results) -> Item:
         "devices with exactly the paper's H and ratio (`devices = prescribed`)."
     )
     panels = {
-        "H, everything": drawn()[:, 0],
-        "slowest / fastest, everything": drawn()[:, 1],
+        "H, everything, 450 samples": drawn()[:, 0],
+        "slowest / fastest, 450 samples": drawn()[:, 1],
         f"H, {LITERAL}": drawn(1, sent=1)[:, 0],
     }
     marks = dict(zip(panels, (list(POPULATIONS), list(POPULATIONS.values()), list(POPULATIONS)), strict=True))

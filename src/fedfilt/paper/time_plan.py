@@ -35,4 +35,5 @@ def make(results: Results) -> Item:
         row = [words, f"{made.end:.3f}", f"{made.desync:.4f}", f"{made.idle_seconds.mean():.4f}"]
         rows.append([*row, str(idle) if schedule else "-"])
     head = ["", "latency, s", "desynchronisation, s", "mean idle time, s", "devices that idle by plan"]
-    return Item(f"{table(head, rows)}\n\n{VERDICT}", {"time_plan": timelines(rounds, deadlines)})
+    words = f"A round of devices with H = {HETEROGENEITY} and 450 samples each. {VERDICT}"
+    return Item(f"{table(head, rows)}\n\n{words}", {"time_plan": timelines(rounds, deadlines)})
