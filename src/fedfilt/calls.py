@@ -18,6 +18,7 @@ from fedfilt.runs.comparison import Comparison
 from fedfilt.runs.config import Config, config_of
 from fedfilt.runs.config import load as load_config
 from fedfilt.runs.fit import Fitted
+from fedfilt.runs.folder import check_plain
 from fedfilt.runs.lines import TESTS
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.records import Records
@@ -207,7 +208,10 @@ def advise(
     """
     folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
     folder = folder if folder is not None and (folder / "config.toml").is_file() else None
-    given = folder / "config.toml" if folder is not None else run
+    given = run
+    if folder is not None:
+        check_plain(folder)
+        given = folder / "config.toml"
     if isinstance(given, Records):
         raise ValueError(f"{run} has no config.toml, so its experiment is unknown")
     made = config_of(given, overrides, trust_code)
