@@ -239,6 +239,12 @@ def test_homes_are_found_where_they_are(folder, tmp_path, finished):
     for path in (server / "home", server, tmp_path / "building"):
         assert home_folders([path]) == [server / "home"]
     assert home_folders([finished, tmp_path / "none", server, server]) == [server / "home"]
+    stranger = tmp_path / "stranger"
+    (stranger / "a").mkdir(parents=True)
+    for link, target in (("home", server / "home"), ("b", server), ("a/home", server / "home")):
+        (stranger / link).symlink_to(target)
+    assert home_folders([stranger]) == []  # links inside a folder are not followed
+    assert home_folders([stranger / "b"]) == [stranger / "b" / "home"]  # one that the user names is the user's
     (server / "flower").mkdir()
     (server / "flower" / "config.toml").write_text("[superlink]")
     (server / "deployment.toml").write_text("")
