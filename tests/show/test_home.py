@@ -192,6 +192,21 @@ def test_a_state_that_is_damaged_leaves_the_last_one_on_show_until_it_is_whole_a
     assert list(sure(home.now).devices) == ["watch", "band"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "entry"), [("rooms", {}), ("devices", {"online": True}), ("dropped", 1), ("labels", 0)]
+)
+def test_a_home_that_no_page_can_show_is_not_shown(folder, kind, entry):
+    """Rooms times devices, and labels times labels, would take hours."""
+    table = json.loads((folder / "state.json").read_text())
+    names = [f"x{number}" for number in range(100_000)]
+    (folder / "state.json").write_text(
+        json.dumps({**table, kind: names if kind == "labels" else dict.fromkeys(names, entry)})
+    )
+    home = Home(folder)
+    assert any("state.json cannot be read: it has more than 2000" in note for note in home.notes)
+    assert home.now is None
+
+
 NUMBERS = [-1, 1.5, True, 10**400, -1e11, float("inf"), float("nan")]
 ODD = [None, "x", "", "\ud800", "\u202e", [], {}, [[1]], {"a": 1}, *NUMBERS]
 

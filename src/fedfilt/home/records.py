@@ -24,6 +24,7 @@ MOST_STATE = 8_000_000  # bytes of state.json
 NEWEST = 2_000_000  # bytes read from the end of a file of lines
 LONGEST = 200_000  # bytes of a line
 KEPT = 10_000  # lines of a kind
+MOST_ENTRIES = 2000  # rooms, devices or labels of a home: the page compares every room with every device
 MOST_HOMES, MOST_FOLDERS = 100, 20_000  # homes to show, and folders to search for them
 LONGEST_NAME, LONGEST_TIME = 100, 1e10  # letters; seconds since 1970
 TAIL = 100  # bytes by which a file is recognised
@@ -280,6 +281,8 @@ def _now(table: Table) -> Now:
     labels, fresh = table.get("labels"), table.get("fresh_seconds", Voting.fresh_seconds)
     if not isinstance(labels, list) or not isinstance(fresh, int | float) or not 0 < fresh < LONGEST_TIME:
         raise BadMessage("it must have labels, and a time for which a decision is fresh")
+    if len(labels) > MOST_ENTRIES:
+        raise BadMessage(f"it has more than {MOST_ENTRIES} labels")
     received = _count(table.get("received", 0))
     rooms, bad_rooms = _each(table.get("rooms"), _room)
     devices, bad_devices = _each(table.get("devices"), _known)
@@ -292,7 +295,9 @@ def _now(table: Table) -> Now:
 def _each(entries: Any, check: Callable[[Any], One]) -> tuple[dict[str, One], int]:
     """The readable entries of a table by name, and how many are not readable."""
     found = {}
-    for name, entry in _is_table(entries).items():
+    if len(_is_table(entries)) > MOST_ENTRIES:
+        raise BadMessage(f"it has more than {MOST_ENTRIES} entries of a kind")
+    for name, entry in entries.items():
         with suppress(BadMessage):
             found[_name(name)] = check(entry)
     return found, len(entries) - len(found)
