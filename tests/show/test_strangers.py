@@ -17,6 +17,7 @@ from fedfilt._files import locked, write_atomically
 from fedfilt._reading import DEEPEST, json_of, read, toml_of
 from fedfilt.cli._console import shown as shown_in_terminal
 from fedfilt.paper._cases import Case
+from fedfilt.paper._compute import compute
 from fedfilt.paper._results import Results
 from fedfilt.runs.config import from_table, load
 from fedfilt.runs.records import LOG, Records, find_runs
@@ -416,6 +417,15 @@ def test_a_store_of_results_is_read_with_the_same_care(tmp_path):
     results.path(case).write_text("[" * 3000)
     with pytest.raises(ValueError, match="is damaged"):
         results.record(case)
+
+
+def test_a_store_of_results_is_not_tidied_through_a_link(mine, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "folder.json").write_text("{}")  # a record: what is under way by this name can go
+    os.symlink(mine, tmp_path / "store" / ".running")
+    with pytest.raises(ValueError, match=r"\.running is a link to another place"):
+        list(compute([], Results(tmp_path / "store"), 1))
+    assert (mine / "folder").is_dir()
 
 
 @pytest.mark.parametrize(
