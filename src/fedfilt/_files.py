@@ -10,7 +10,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -30,8 +30,12 @@ class Busy(ValueError):
 def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of `path` at the end, or leaves it as it was: temporary, fsync, rename.
 
-    The folder may be somebody else's: what lies in the place of the temporary file is removed, never written through.
+    The folder may be somebody else's: a link in the place of the file is replaced, never followed, anything but a file
+    or a link is left alone, and what lies in the place of the temporary file is removed.
     """
+    with suppress(FileNotFoundError):
+        if not (stat.S_ISREG(kind := path.lstat().st_mode) or stat.S_ISLNK(kind)):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from fedfilt._checks import check_count
 from fedfilt._files import write_atomically
 from fedfilt._progress import progress_bar, shown
+from fedfilt._trust import trusting
 from fedfilt.data.store import store_with
 from fedfilt.runs import advice, tuning
 from fedfilt.runs import compare as comparing
@@ -18,6 +19,7 @@ from fedfilt.runs.comparison import Comparison
 from fedfilt.runs.config import Config, config_of
 from fedfilt.runs.config import load as load_config
 from fedfilt.runs.fit import Fitted
+from fedfilt.runs.folder import check_plain
 from fedfilt.runs.lines import TESTS
 from fedfilt.runs.play import play_in_folder
 from fedfilt.runs.records import Records
@@ -106,7 +108,8 @@ def compare(
     made = config_of(config, overrides, trust_code)
     numbers = list(range(made.seed, made.seed + check_count("seeds", seeds)))
     place = RUNS / f"{_name(config, made)}-compare" if folder is None else Path(folder)
-    found = compared(made, rules, over, tuned, numbers, controls)
+    with trusting(trust_code):
+        found = compared(made, rules, over, tuned, numbers, controls)
     baseline = comparing.against([one.rule for one in found], against)
     with progress_bar(progress) as bar:
         steps = comparing.play_variants(found, numbers, place, resume, store_with(bar, data_dir))
@@ -146,6 +149,8 @@ def compared(
         raise ValueError(
             f"seed must not be one that settings were chosen with ({both} in {chosen.folder}); choose another"
         )
+    if rules is None:
+        chosen.check_code()  # nobody has typed their names
     found = chosen.variants(config, list(chosen.rules) if rules is None else _named(rules))
     return with_controls(found) if controls else found
 
@@ -207,7 +212,10 @@ def advise(
     """
     folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
     folder = folder if folder is not None and (folder / "config.toml").is_file() else None
-    given = folder / "config.toml" if folder is not None else run
+    given = run
+    if folder is not None:
+        check_plain(folder)
+        given = folder / "config.toml"
     if isinstance(given, Records):
         raise ValueError(f"{run} has no config.toml, so its experiment is unknown")
     made = config_of(given, overrides, trust_code)

@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 import typer
 
+import fedfilt
 from fedfilt import _parts, _trust
 from fedfilt._start import PYTHON
 from fedfilt._trust import NAMED, Untrusted, code_in, trusting
@@ -284,6 +285,30 @@ def test_the_folder_of_a_run_may_name_only_what_the_experiment_names(mine):
     assert "names other code, somebody_elses:Half" in done.stderr
     with pytest.raises(ValueError, match="names other code"):
         load_begun(own, from_table(SMALL))
+
+
+@pytest.mark.parametrize(
+    "rule", ["rule_of_mine:Half", "fedprox+rule_of_mine:Half", "averaged:client=rule_of_mine:Half"]
+)
+def test_the_result_of_a_tuning_names_code_only_with_the_word(mine, rule):
+    """It chooses the rules if nobody names them, and may be somebody else's file."""
+    tried = {"settings": {"training.learning_rate": 0.1}, "validation": 0.5, "loss": 1.0, "why": ""}
+    table = {"metric": "accuracy", "lower": False, "seeds": [100], "budget": 2, "experiment": {}}
+    Path("tuned").mkdir()
+    Path("tuned/tuned.json").write_text(json.dumps({"rules": {rule: [tried]}, **table}))
+    plain = config_file(Path("tuned"), rounds=1)
+    words = ["compare", plain, "--tuned", "tuned", "--out", "c"]
+    done = call(*words)
+    assert done.returncode == 1
+    assert "tuned.json names code, rule_of_mine:Half, which would run with your rights" in done.stderr
+    with pytest.raises(Untrusted):
+        fedfilt.compare(plain, tuned="tuned", folder="c")
+    assert not imported()
+    if "client" not in rule:
+        assert call(*words, "--trust-code").returncode == 0
+        assert imported()
+        assert fedfilt.compare(plain, tuned="tuned", folder="d", trust_code=True).runs
+        assert call(*words, "--rules", "local", "--resume").returncode == 1  # typed, and not in the tuning
 
 
 def test_a_report_says_what_running_it_again_takes(mine):

@@ -288,7 +288,11 @@ def test_what_cannot_be_exported_is_said(run, tmp_path):
     model.symlink_to(tmp_path / "elsewhere")
     with pytest.raises((ValueError, OSError), match="it is a link"):
         export("c", [folder], devices="0")
-    shutil.rmtree(folder / "models")
+    (folder / "models").rename(tmp_path / "private")
+    (folder / "models").symlink_to(tmp_path / "private")
+    with pytest.raises(ValueError, match="models is a link to another place"):
+        export("c", [folder], devices="1")
+    (folder / "models").unlink()
     with pytest.raises(ValueError, match="has no models: they are written when a run has finished"):
         export("c", [folder])
     assert not (folder / "c").exists() or not list((folder / "c").iterdir())

@@ -159,6 +159,10 @@ def _nan_metric(arrays, metrics):
     metrics["given"] = float("nan")
 
 
+def _huge_metric(arrays, metrics):
+    metrics["given"] = 1e308
+
+
 def _no_type(arrays, metrics):
     whole = arrays["w"]
     data = whole.data.replace(b"'<f4'", b"'<Q9'")
@@ -173,7 +177,7 @@ def _error(arrays, metrics):
     "bad",
     [
         *[_nan, _shape, _dtype, _key, _cut, _claim, _archive, _metric, _negative, _absurd, _error],
-        *[_tiny, _half, _no_number, _list, _nan_metric, _no_type],
+        *[_tiny, _half, _no_number, _list, _nan_metric, _huge_metric, _no_type],
     ],
 )
 def test_strategy_leaves_a_bad_reply_out_and_names_it(bad):
@@ -219,6 +223,37 @@ def test_one_node_does_not_take_over_the_models_of_the_others(bad):
         named = [(round, event.device, event.what) for round, events in strategy.happened.items() for event in events]
         assert named == [(1, hostile, "clipped"), (2, hostile, "clipped"), (3, hostile, "quarantined")]
         assert np.abs(models(None, bad)[2]).max() > 1e20
+
+
+def test_a_claim_of_many_samples_does_not_take_over_the_metrics():
+    def lies(arrays, metrics):
+        metrics |= {"num-examples": 10**9, "given": -1e6}
+
+    strategy = GFedFilt(None, fraction_evaluate=0.0, min_available_nodes=5)
+    with running_grid(lambda: _learner(lies), 5) as grid:
+        result = strategy.start(grid, START, num_rounds=1, timeout=SLOW)
+    said = strategy.train_metrics[1].values()
+    weights = [min(int(record["num-examples"]), 10 * 40) for record in said]  # the median is 40
+    wanted = np.average([float(record["given"]) for record in said], weights=weights)
+    assert result.train_metrics_clientapp[1]["given"] == pytest.approx(wanted)
+    assert not strategy.rejected[1]
+
+
+@pytest.mark.parametrize("since", [1, 2])
+def test_of_two_nodes_the_one_whose_metrics_become_strange_is_left_out_and_never_the_other(since):
+    rounds = iter(range(1, 4))
+
+    def more(arrays, metrics):
+        if next(rounds) >= since:
+            metrics["more"] = 1.0
+
+    strategy = GFedFilt(None, fraction_evaluate=0.0, min_available_nodes=2)
+    with running_grid(lambda: _learner(more), 2) as grid:
+        result = strategy.start(grid, START, num_rounds=3, timeout=SLOW)
+    (strange,) = [device for device, record in strategy.train_metrics[1].items() if record["num-examples"] == 20]
+    left_out = [sorted(strategy.rejected[round]) for round in (1, 2, 3)]
+    assert left_out == ([[], [strange], [strange]] if since == 2 else [[], [], []])  # or nobody can say who is right
+    assert all(set(told) == {"given", "epochs", "round"} for told in result.train_metrics_clientapp.values())
 
 
 def test_if_no_reply_is_finite_the_models_go_back_and_nothing_is_raised():

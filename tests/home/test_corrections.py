@@ -176,7 +176,7 @@ def test_a_damaged_file_is_put_aside(tmp_path, caplog):
     np.savez(path, x=np.zeros((1, 2, 4), np.float32), y=["walk"])
     with pytest.raises(BadData, match="lacks the array 'time'"):
         here.read()
-    assert forget(tmp_path) == 0
+    assert forget(tmp_path) == (0, 2)
     assert not list((tmp_path / "data").iterdir())
 
 
@@ -191,15 +191,33 @@ def test_time_in_a_file_of_samples_must_fit(tmp_path):
 
 
 def test_forgetting_all_or_since_a_time(tmp_path):
-    assert forget(tmp_path) == forget(tmp_path, 5.0) == 0
+    assert forget(tmp_path) == forget(tmp_path, 5.0) == (0, 0)
     (tmp_path / "own.toml").write_text('data = "mine"')
     here = made(tmp_path)
     here.add(Correction("walk", 0, 90), some(*range(0, 50, 10)))
     np.savez(tmp_path / "mine" / "a.npz", x=np.zeros((2, 2, 4), np.float32), y=[0, 1])
-    assert forget(tmp_path, 30.0) == 2
+    assert forget(tmp_path, 30.0) == (2, 0)
     assert told(here.read()) == {(t, "walk") for t in (0.0, 10.0, 20.0)}
-    assert forget(tmp_path) == 3
+    assert forget(tmp_path) == (3, 0)
     assert os.listdir(tmp_path / "mine") == ["a.npz"]
+
+
+def test_forgetting_removes_damaged_files_since_whatever_time(tmp_path):
+    data = tmp_path / "data"
+    made(tmp_path).add(Correction("walk", 0, 90), some(0, 10))
+    whole = (data / "corrections.npz").read_bytes()
+    for name in ("corrections.damaged", ".corrections.npz.tmp"):
+        (data / name).write_bytes(whole)
+    done = call("device", "forget", tmp_path, "--since", "1970-01-01T00:00:05")
+    assert done.stdout == f"removed 1 corrected window and 2 damaged files of such windows from {tmp_path}\n"
+    assert os.listdir(data) == ["corrections.npz"]
+    (data / "corrections.npz").write_bytes(whole[:100])
+    done = call("device", "forget", tmp_path, "--since", "1h")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"removed 0 corrected windows and 1 damaged file of such windows from {tmp_path}\n",
+    )
+    assert not os.listdir(data)
 
 
 def test_the_command_to_forget(tmp_path):

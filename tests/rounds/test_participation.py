@@ -1,5 +1,6 @@
 """Who takes part in a round: how many, how often each, what the others do, and the same bits however it is played."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -245,13 +246,19 @@ def test_bad_traces_are_named(tmp_path, text, words):
     assert words in str(error.value)
 
 
-def test_rounds_follow_the_trace_and_may_pass_without_anybody(tmp_path):
-    (tmp_path / "trace.csv").write_text("device,from,until\n0,1,3\n1,1,3\n2,2,3\n")
+def test_rounds_follow_the_trace_and_may_pass_without_anybody_except_the_last(tmp_path):
+    (tmp_path / "trace.csv").write_text("device,from,until\n0,1,3\n1,1,3\n2,2,3\n0,4,5\n1,4,5\n")
     changes = {"participation": {"minimum": 2, "trace": str(tmp_path / "trace.csv")}, "rounds": 3}
-    finish(tmp_path / "run", **changes)
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=r"run has no result: no device has trained since round 2 \(too few"):
+            finish(tmp_path / "run", resume=resume, **changes)
+    assert not (tmp_path / "run" / "result.json").exists()
+    finish(tmp_path / "run", resume=True, **{**changes, "rounds": 4})
     lines = read_lines(tmp_path / "run")
-    assert [line["drawn"] for line in lines] == [[0, 1], [0, 1, 2], []]  # nobody in the last round, and a result
+    assert [line["drawn"] for line in lines] == [[0, 1], [0, 1, 2], [], [0, 1]]
     assert lines[2]["time"]["devices"]["outcome"] == ["unavailable"] * DEVICES
+    whole = finish(tmp_path / "whole", **{**changes, "rounds": 4})
+    assert whole["models_sha256"] == json.loads((tmp_path / "run" / "result.json").read_text())["models_sha256"]
     (tmp_path / "trace.csv").write_text("device,from,until\n0,1,\n1,1,\n")
     with pytest.raises(ValueError, match="another trace"):
         finish(tmp_path / "run", resume=True, **{**changes, "rounds": 4})

@@ -157,3 +157,9 @@ def test_the_report_says_what_was_spent(tmp_path):
 def _little(tmp_path):
     finish(tmp_path / "little", rounds=1, privacy={"clip": 1.0, "noise": 0.005})
     return Records(tmp_path / "little")
+
+
+def test_too_many_devices_are_refused_before_memory_is_taken(tmp_path):
+    (tmp_path / "many.toml").write_text('graph = {name = "nearest", rooms = 4000}')
+    with pytest.raises(ValueError, match=r"at most 10000; .*many\.toml has 2"):
+        audit(tmp_path / "many.toml")

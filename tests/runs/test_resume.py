@@ -297,6 +297,9 @@ def test_a_checkpoint_of_another_config_or_shape_is_refused(tmp_path):
         checkpoint.load_state(path, ["abd"], State(0, np.zeros((2, 5), np.float32)))
     with pytest.raises(checkpoint.BadCheckpoint, match=r"shape \(2, 5\), wanted float32 of \(2, 6\)"):
         checkpoint.load_state(path, ["abc"], State(0, np.zeros((2, 6), np.float32)))
+    os.truncate(path, 10**11)
+    with pytest.raises(checkpoint.BadCheckpoint, match=r"cannot be read \(it has more than"):
+        checkpoint.load_state(path, ["abc"], State(0, np.zeros((2, 5), np.float32)))
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -226,10 +227,11 @@ def test_a_rival_of_one_file_takes_part(tmp_path, monkeypatch):
     file, rules = config_file(tmp_path, **QUICK), "finetune,rival_tuned:Halfway"
     done = call("tune", file, "--rules", rules, "--budget", 3, "--seeds", 1, "--out", tmp_path / "t")
     assert done.returncode == 0, done.stderr
-    assert "--tuned" in done.stdout
+    printed = shlex.split(done.stdout.rpartition("fedfilt compare ")[2])
+    assert printed[-1] == "--trust-code"
     found = Tuned.of(tmp_path / "t")
     assert any("client.share" in one.settings for one in found.rules["rival_tuned:Halfway"])
-    done = call("compare", file, "--tuned", tmp_path / "t", "--seeds", 2, "--out", tmp_path / "c")
+    done = call("compare", *printed, "--seeds", 2)
     assert done.returncode == 0, done.stderr
     assert "difference from finetune" in done.stdout
     assert "rival_tuned:Halfway" in done.stdout

@@ -192,6 +192,21 @@ def test_a_state_that_is_damaged_leaves_the_last_one_on_show_until_it_is_whole_a
     assert list(sure(home.now).devices) == ["watch", "band"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "entry"), [("rooms", {}), ("devices", {"online": True}), ("dropped", 1), ("labels", 0)]
+)
+def test_a_home_that_no_page_can_show_is_not_shown(folder, kind, entry):
+    """Rooms times devices, and labels times labels, would take hours."""
+    table = json.loads((folder / "state.json").read_text())
+    names = [f"x{number}" for number in range(100_000)]
+    (folder / "state.json").write_text(
+        json.dumps({**table, kind: names if kind == "labels" else dict.fromkeys(names, entry)})
+    )
+    home = Home(folder)
+    assert any("state.json cannot be read: it has more than 2000" in note for note in home.notes)
+    assert home.now is None
+
+
 NUMBERS = [-1, 1.5, True, 10**400, -1e11, float("inf"), float("nan")]
 ODD = [None, "x", "", "\ud800", "\u202e", [], {}, [[1]], {"a": 1}, *NUMBERS]
 
@@ -239,6 +254,12 @@ def test_homes_are_found_where_they_are(folder, tmp_path, finished):
     for path in (server / "home", server, tmp_path / "building"):
         assert home_folders([path]) == [server / "home"]
     assert home_folders([finished, tmp_path / "none", server, server]) == [server / "home"]
+    stranger = tmp_path / "stranger"
+    (stranger / "a").mkdir(parents=True)
+    for link, target in (("home", server / "home"), ("b", server), ("a/home", server / "home")):
+        (stranger / link).symlink_to(target)
+    assert home_folders([stranger]) == []  # links inside a folder are not followed
+    assert home_folders([stranger / "b"]) == [stranger / "b" / "home"]  # one that the user names is the user's
     (server / "flower").mkdir()
     (server / "flower" / "config.toml").write_text("[superlink]")
     (server / "deployment.toml").write_text("")

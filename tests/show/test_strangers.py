@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import plotly.io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +17,16 @@ from fedfilt._files import locked, write_atomically
 from fedfilt._reading import DEEPEST, json_of, read, toml_of
 from fedfilt.cli._console import shown as shown_in_terminal
 from fedfilt.paper._cases import Case
+from fedfilt.paper._compute import compute
 from fedfilt.paper._results import Results
 from fedfilt.runs.config import from_table, load
 from fedfilt.runs.records import LOG, Records, find_runs
 from fedfilt.show import figures
 from fedfilt.show.dashboard import steering
 from fedfilt.show.dashboard.folders import Watch
+from fedfilt.show.pictures import write_images, write_pictures
 from fedfilt.show.report.page import page as report_page
-from helpers import SLOW, call, finish
+from helpers import SLOW, SMALL, call, finish
 
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END PRIVATE KEY-----\n"
 FILES = (
@@ -229,10 +232,123 @@ def test_stopping_and_resuming_write_through_no_link(good, tmp_path, monkeypatch
     monkeypatch.setattr(Records, "refresh", lambda self: False)
     assert "cannot be stopped from here" in steering.stop(run)
     run.status = "stopped"
-    assert "lock, run.log, stop in its folder is a link to another place" in steering.resume(run)
+    assert "is a link to another place" in steering.resume(run)
     with pytest.raises(OSError, match="it is a link"), locked(folder):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+# Ways out of a run folder: what it is a link to, below a folder `mine`; "" is a pipe
+OUT = {
+    "figures/global.html": "precious",
+    "figures/local.html": "",
+    "figures/plotly.min.js": "new",
+    "figures": "folder",
+    "models": "folder",
+    "models/device-003.safetensors": "precious",
+    "checkpoint": "folder",
+    "checkpoint/state.safetensors": "",
+    "checkpoint/.state.safetensors.tmp": "precious",
+    "config.toml": "config.toml",
+    "metrics.jsonl": "precious",
+    "devices.csv": "",
+    "anything/at/all": "precious",
+}
+
+
+def led_out(folder, name, mine):
+    """Replace a part of a run folder by a link to a place below `mine`, or by a pipe."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    replaced(folder, name)
+    if OUT[name]:
+        os.symlink(mine / OUT[name], path)
+    else:
+        os.mkfifo(path)
+
+
+@pytest.fixture
+def mine(good, tmp_path):
+    """A folder of one's own, to which the links of strangers lead."""
+    (tmp_path / "mine" / "folder").mkdir(parents=True)
+    (tmp_path / "mine" / "precious").write_text("precious")
+    shutil.copyfile(good / "config.toml", tmp_path / "mine" / "config.toml")
+    return tmp_path / "mine"
+
+
+def below(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_a_run_folder_that_leads_out_is_not_resumed(good, mine, tmp_path, monkeypatch, name):
+    folder = Path(shutil.copytree(good, tmp_path / "run"))
+    (folder / "result.json").unlink()
+    led_out(folder, name, mine)
+    before = below(mine)
+    words = f"{folder / name} is {'a link to another place' if OUT[name] else 'neither a file nor a folder'}"
+    run = Records(folder)
+    run.status = "stopped"
+    monkeypatch.setattr(Records, "refresh", lambda self: False)
+    assert words in steering.resume(run)
+    for more in (["run", folder], ["run", folder / "config.toml", "--out", folder, "--resume"], ["advise", folder]):
+        done = call(*more)
+        assert done.returncode == 1, more
+        assert words in done.stderr, more
+    assert below(mine) == before
+    assert os.listdir(mine / "folder") == []
+
+
+@pytest.mark.parametrize("name", ["figures", "fedavg", "fedavg/seed-0"])
+def test_a_comparison_is_not_written_through_links(mine, tmp_path, name):
+    config = tmp_path / "small.toml"
+    config.write_text(from_table({**SMALL, "rounds": 1}).toml())
+    folder = tmp_path / "stranger"
+    (folder / name).parent.mkdir(parents=True)
+    os.symlink(mine / "folder", folder / name)
+    for more in ([], ["--resume"]):
+        done = call("compare", config, "--rules", "fedavg", "--out", folder, *more)
+        assert done.returncode == 1
+        assert f"{folder / name} is a link to another place" in done.stderr
+    assert os.listdir(mine / "folder") == []
+
+
+def test_pictures_replace_links_and_open_no_pipe(good, mine, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(good, tmp_path / "run"))
+    os.makedirs(folder / "figures", exist_ok=True)
+    for name in ("local.html", "global.html", "plotly.min.js"):
+        replaced(folder / "figures", name)
+        os.symlink(mine / ("precious" if name == "global.html" else "new"), folder / "figures" / name)
+    before = below(mine)
+    write_pictures(folder)
+    assert below(mine) == before
+    assert "plotly.min.js" in (folder / "figures" / "global.html").read_text()
+    (folder / "figures" / "plotly.min.js").write_text("alert(1)")  # what our pages load is ours
+    write_pictures(folder)
+    assert (folder / "figures" / "plotly.min.js").stat().st_size > 10**6
+    piped(folder, "figures/local.html")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_pictures(folder)
+    monkeypatch.setattr(plotly.io, "write_images", lambda drawn, paths, **_: [path.write_text("") for path in paths])
+    write_images([None], [replaced(folder, "devices.csv").with_suffix(".svg")])
+    piped(folder, "devices.svg")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_images([None], [folder / "devices.svg"])
+
+
+def test_a_plan_is_not_written_through_a_link_of_the_folder(good, mine, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(good, tmp_path / "run"))
+    monkeypatch.chdir(folder)
+    os.symlink(mine / "precious", "plan.html")
+    assert call("plan", "config.toml").returncode == 0
+    assert (mine / "precious").read_text() == "precious"
+    assert (folder / "plan.html").stat().st_size > 10**6
+    piped(folder, "plan.html")
+    done = call("plan", "config.toml")
+    assert done.returncode == 1
+    assert "not a regular file" in done.stderr
 
 
 def test_names_with_markup_are_shown_as_they_are(good, tmp_path):
@@ -301,6 +417,15 @@ def test_a_store_of_results_is_read_with_the_same_care(tmp_path):
     results.path(case).write_text("[" * 3000)
     with pytest.raises(ValueError, match="is damaged"):
         results.record(case)
+
+
+def test_a_store_of_results_is_not_tidied_through_a_link(mine, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "folder.json").write_text("{}")  # a record: what is under way by this name can go
+    os.symlink(mine, tmp_path / "store" / ".running")
+    with pytest.raises(ValueError, match=r"\.running is a link to another place"):
+        list(compute([], Results(tmp_path / "store"), 1))
+    assert (mine / "folder").is_dir()
 
 
 @pytest.mark.parametrize(

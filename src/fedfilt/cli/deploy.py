@@ -92,8 +92,9 @@ def device_forget(
 
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}")
-        count = forget(folder, since_of(since, time.time()) if since else None)
-        print(f"removed {count} corrected {'window' if count == 1 else 'windows'} from {folder}")
+        count, damaged = forget(folder, since_of(since, time.time()) if since else None)
+        files = f" and {damaged} damaged {'file' if damaged == 1 else 'files'} of such windows" if damaged else ""
+        print(f"removed {count} corrected {'window' if count == 1 else 'windows'}{files} from {folder}")
 
 
 @deploy_app.command("write")

@@ -166,6 +166,7 @@ def home_demo(
         from fedfilt.data.store import store_with
         from fedfilt.runs.living import RULES, demo
         from fedfilt.show.figures.living import against_corrections
+        from fedfilt.show.pictures import write_page
 
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ValueError(f"{out} exists already; choose a new folder with --out")
@@ -177,7 +178,7 @@ def home_demo(
             found = [line for line in lines if line["corrections"] == count]
             table.add_row(str(count), *[f"{line['device']:.1%} / {line['room']:.1%}" for line in found])
         print_table(table)
-        against_corrections(lines).write_html(out / "accuracy.html", include_plotlyjs="directory")
+        write_page(against_corrections(lines), out / "accuracy.html")
         print(f"picture: {out / 'accuracy.html'}; each device's labels: {out / 'devices'}")
         print(f"what happened: {out / 'home-0'} and {out / 'home-1'}")
         print(f"see the homes: fedfilt dashboard {out} --open")

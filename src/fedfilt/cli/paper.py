@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedfilt._files import write_atomically
 from fedfilt.cli._console import errors, print_table
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def paper(
             Console().print(Markdown(f"## {one.title} ({one.place})\n\n{made[one.name].text}"))
         written = pictures(made, out / "paper", png)
         if "all" in items:
-            (out / "paper.md").write_text(page(chosen, made, results, "png" if png else "html"), encoding="utf-8")
+            write_atomically(out / "paper.md", page(chosen, made, results, "png" if png else "html").encode())
             written.append(out / "paper.md")
         print(f"results: {store}; written: {len(written)} files in {out}")
         for name, why in skipped.items():

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedfilt._files import write_atomically
 from fedfilt._trust import trusting
 from fedfilt.cli import _console as console
 
@@ -35,7 +36,8 @@ def plan(
         keys = ("compute_seconds", "send_seconds", "idle_seconds")
         columns = {key: np.array([d[key] for d in found["devices"]]) for key in keys}
         names = [f"device {d['device']}" for d in found["devices"]]
-        timeline(columns, found["deadline"], names, "the round as planned").write_html(out)
+        drawn = timeline(columns, found["deadline"], names, "the round as planned")
+        write_atomically(out, drawn.to_html().encode())
         if as_json:
             print(json.dumps({**found, "picture": str(out)}))
             return

@@ -34,9 +34,11 @@ def run(
     with console.errors(), trusting(trust_code), live_dashboard() as watched:
         from fedfilt import calls
         from fedfilt.runs.config import load
+        from fedfilt.runs.folder import check_plain
 
         name = config.stem
         if (config / "config.toml").is_file():  # a run folder
+            check_plain(config)
             name, config, out, resume = config.name, config / "config.toml", out or config, resume or out is None
         loaded = load(config, [*(overrides or []), *([] if rounds is None else [f"rounds={rounds}"])])
         folder = out or calls.RUNS / f"{name}-seed-{loaded.seed}"

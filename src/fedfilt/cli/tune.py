@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedfilt._trust import trusting
+from fedfilt._trust import code_in, trusting
 from fedfilt.cli import _console as console
 
 
@@ -31,6 +31,7 @@ def tune(
     with console.errors(), trusting(trust_code):
         from fedfilt import calls
         from fedfilt.runs.config import load
+        from fedfilt.runs.rules import code_in_rule
         from fedfilt.runs.tuning import FILE
 
         folder = out or calls.RUNS / f"{config.stem}-tune"
@@ -54,6 +55,8 @@ def tune(
         console.print_table(_table(found))
         words = ["fedfilt", "compare", str(config), *(overrides or []), "--tuned", str(folder), "--seeds", "5"]
         words += ["--out", f"{folder}d"] if folder.name.endswith("-tune") else ["--out", f"{folder}-compare"]
+        if any(map(code_in_rule, found.rules)) or code_in(made.table()):
+            words.append("--trust-code")  # of the file that holds the result
         print(
             f"all trials: {folder / FILE}. Compare the rules on seeds that tuning has not used:\n  {shlex.join(words)}"
         )

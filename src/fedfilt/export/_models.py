@@ -189,6 +189,8 @@ def _described(config: Config, shapes: Iterable[tuple[int, ...]], outputs: int) 
 
 def _files(folder: Path, devices: frozenset[int] | None) -> dict[str, Path]:
     """The models of a run folder's devices, by name and in order."""
+    if (folder / "models").is_symlink():
+        raise ValueError(f"{folder / 'models'} is a link to another place")
     try:
         names = sorted(path.name for path in (folder / "models").iterdir() if FILE.fullmatch(path.name))
     except OSError:

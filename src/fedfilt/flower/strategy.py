@@ -4,7 +4,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,9 @@ log = logging.getLogger("flwr")
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
 PACKED = "update"  # a reply may hold this one array of bytes (`fedfilt.system.wire.pack`) instead of a whole model
 MOST_SAMPLES = 10**9
+MOST_METRIC = 1e30  # absolute value of a metric: sums of these are finite
 NOT_FINITE = "arrays must be finite"
+_MetricForm = tuple[tuple[str, int], ...]  # the name of every metric, and the length of a list or -1
 
 
 class GFedFilt(Strategy):
@@ -93,6 +95,7 @@ class GFedFilt(Strategy):
         self.rejected: dict[int, dict[int, str]] = {}  # round -> device -> why its reply was left out
         self.happened: dict[int, tuple[Happening, ...]] = {}  # round -> what the guard did
         self._form: _Form | None = None
+        self._agreed: dict[str, _MetricForm] = {}  # kind of message -> form of the metrics that several devices sent
         self._rows: Any = None  # (K, B)
         self._work: Any = None  # (K,) how much work each device gets, if there are plans
         self._state: State | None = None  # including the guard's memory
@@ -149,7 +152,8 @@ class GFedFilt(Strategy):
         self.models = [form.record(row, model) for row, model in zip(self._rows, self.models, strict=True)]
         weights = updates.weights if updates.weights.any() else np.ones(count)
         mean = np.average(self._rows.astype(np.float64), axis=0, weights=weights).astype(self._rows.dtype)
-        return form.record(mean, self.models[min(good, default=0)]), self._aggregated(self.train_metrics_aggr_fn, good)
+        told = self._aggregated(self.train_metrics_aggr_fn, good, updates.weights)
+        return form.record(mean, self.models[min(good, default=0)]), told
 
     def _mix(self, round: int, updates: Updates, broken: Mapping[int, str]) -> Updates:
         """Mix the models over the graph, or go back to good ones; returns the updates that the guard let pass."""
@@ -177,7 +181,10 @@ class GFedFilt(Strategy):
         """Keep what every device reported, and return the average."""
         good = self._good(server_round, replies, lambda device, content: None)
         self.evaluate_metrics[server_round] = {device: _metrics(content) for device, (content, _, _) in good.items()}
-        return self._aggregated(self.evaluate_metrics_aggr_fn, good) if good else None
+        weights = np.zeros(len(self.models))
+        for device, (_, _, samples) in good.items():
+            weights[device] = samples
+        return self._aggregated(self.evaluate_metrics_aggr_fn, good, weights)
 
     def _online(self, grid: Grid, arrays: ArrayRecord) -> dict[int, int]:
         """Node ids of the devices that are online; on the first call, nodes are assigned to devices for good."""
@@ -253,15 +260,25 @@ class GFedFilt(Strategy):
             except Exception as error:
                 rejected[device] = short(str(error) or type(error).__name__)
         forms = {device: _metric_form(content) for device, (content, _, _) in sorted(good.items())}
-        usual = Counter(forms.values()).most_common(1)  # others cannot be averaged with these
-        for device in [device for device, form in forms.items() if form != usual[0][0]]:
-            del good[device]
-            rejected[device] = short(f"metrics must be {[*usual[0][0]]} like the others', got {[*forms[device]]}")
+        usual = self._usual(next(iter(self._asked.values())).metadata.message_type, forms) if forms else None
+        for device in [device for device, form in forms.items() if usual not in (None, form)]:
+            del good[device]  # it cannot be averaged with the others
+            rejected[device] = short(f"metrics must be {[*(usual or ())]} like the others', got {[*forms[device]]}")
         for device, why in sorted(rejected.items()):
             log.warning("the reply of device %d is left out: %s", device, why)
         self.rejected.setdefault(round, {}).update(rejected)
         log.info("round %d: %d results and %d failures", round, len(good), len(rejected))
         return dict(sorted(good.items()))
+
+    def _usual(self, kind: str, forms: Mapping[int, _MetricForm]) -> _MetricForm | None:
+        """The form of most replies; of equally many, that on which devices agreed before; None if nobody can say."""
+        counts = Counter(forms.values()).most_common()
+        first = [form for form, number in counts if number == counts[0][1]]
+        if len(first) > 1:
+            return self._agreed.get(kind) if self._agreed.get(kind) in first else None
+        if counts[0][1] > 1:
+            self._agreed[kind] = first[0]
+        return first[0]
 
     def _samples(self, content: RecordDict) -> float:
         record = _metrics(content)
@@ -288,9 +305,20 @@ class GFedFilt(Strategy):
             raise ValueError(f"{NOT_FINITE}, got NaN or infinity")
         return row
 
-    def _aggregated(self, rule: Metrics, good: Mapping[int, tuple[RecordDict, Any, float]]) -> MetricRecord | None:
-        contents = [content for content, _, samples in good.values() if samples]
-        return rule(contents, self.weighted_by_key) if contents else None
+    def _aggregated(
+        self, rule: Metrics, good: Mapping[int, tuple[RecordDict, Any, float]], weights: Any
+    ) -> MetricRecord | None:
+        """The average of what all report, by (K,) weights of which none is far above the others."""
+        weights = self.guard.capped(weights)
+        counted = {device: content for device, (content, _, _) in good.items() if weights[device]}
+        if not counted:
+            return None
+        both = set.intersection(*(set(_metric_form(content)) for content in counted.values()))
+        contents = [
+            _with_metrics(content, self.weighted_by_key, float(weights[device]), {name for name, _ in both})
+            for device, content in counted.items()
+        ]
+        return rule(contents, self.weighted_by_key)
 
     def _graph(self, count: int) -> Graph:
         if self.graph is None:
@@ -377,12 +405,21 @@ def _metrics(content: RecordDict) -> MetricRecord:
 def _check_metrics(content: RecordDict) -> None:
     """Refuse metrics that would spoil an average."""
     for name, value in _metrics(content).items():
-        if not np.isfinite(np.asarray(value, float)).all():
-            raise ValueError(f"{name} must be finite, got {value!r}")
+        if not (np.abs(np.asarray(value, float)) <= MOST_METRIC).all():
+            raise ValueError(f"{name} must be from {-MOST_METRIC:g} to {MOST_METRIC:g}, got {value!r}")
 
 
-def _metric_form(content: RecordDict) -> tuple[tuple[str, int], ...]:
-    """(name, length of a list or -1) for every metric."""
+def _with_metrics(content: RecordDict, key: str, weight: float, names: Collection[str]) -> RecordDict:
+    """A reply with this weight, and with metrics of these names only; the same reply if nothing changes."""
+    ((where, record),) = content.metric_records.items()
+    if record[key] == weight and set(record) == set(names):
+        return content
+    kept = {name: weight if name == key else value for name, value in record.items() if name in names}
+    return RecordDict({**content, where: MetricRecord(kept)})
+
+
+def _metric_form(content: RecordDict) -> _MetricForm:
+    """Names and lengths of the metrics, in order."""
     return tuple(sorted((name, len(v) if isinstance(v, list) else -1) for name, v in _metrics(content).items()))
 
 

@@ -137,9 +137,17 @@ class Corrections:
             return len(after.y)
 
 
-def forget(folder: Path, since: float | None = None) -> int:
+class Forgotten(NamedTuple):
+    """What was removed."""
+
+    windows: int  # that could be read
+    damaged: int  # files that could not: all of what they held
+
+
+def forget(folder: Path, since: float | None = None) -> Forgotten:
     """Remove the corrected windows that ended after a time, or all; returns how many there were.
 
+    A file that is damaged, or was put aside because it was, is removed: nobody can tell what in it is older.
     A running device drops such windows from its memory too. If it is to forget everything, it also forgets the mean and
     spread of what it has sensed. Models trained on the windows stay as they are, and so does what it has sent.
     """
@@ -148,16 +156,20 @@ def forget(folder: Path, since: float | None = None) -> int:
         write_atomically(folder / FORGOTTEN, b"" if since is None else f"{since!r}".encode())
         if since is None:
             (folder / SEEN).unlink(missing_ok=True)
-            count = _count(path)
-            for one in (path, path.with_suffix(DAMAGED), path.with_name(f".{path.name}.tmp")):
-                one.unlink(missing_ok=True)
-            return count
-        if not path.exists():
-            return 0
-        kept = _read(path)
-        later = kept.time[:, 1] > since
-        _write(path, kept.take(~later))
-        return int(later.sum())
+        damaged = [one for one in (path.with_suffix(DAMAGED), path.with_name(f".{path.name}.tmp")) if one.exists()]
+        count = 0
+        if path.exists():
+            try:
+                kept = _read(path)
+            except BadData:
+                damaged.append(path)
+            else:
+                earlier = np.zeros(len(kept.y), bool) if since is None else kept.time[:, 1] <= since
+                _write(path, kept.take(earlier))
+                count = int((~earlier).sum())
+        for one in damaged:
+            one.unlink(missing_ok=True)  # writing has removed the temporary one
+        return Forgotten(count, len(damaged))
 
 
 def forgotten_since(folder: Path) -> float:
@@ -259,13 +271,6 @@ def _read(path: Path) -> Kept:
     ]:
         raise BadData(f"{path} does not hold corrections")
     return kept
-
-
-def _count(path: Path) -> int:
-    try:
-        return len(_read(path).y)
-    except BadData:
-        return 0  # unknown
 
 
 def _write(path: Path, kept: Kept) -> None:

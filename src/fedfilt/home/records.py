@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
@@ -23,6 +24,8 @@ MOST_STATE = 8_000_000  # bytes of state.json
 NEWEST = 2_000_000  # bytes read from the end of a file of lines
 LONGEST = 200_000  # bytes of a line
 KEPT = 10_000  # lines of a kind
+MOST_ENTRIES = 2000  # rooms, devices or labels of a home: the page compares every room with every device
+MOST_HOMES, MOST_FOLDERS = 100, 20_000  # homes to show, and folders to search for them
 LONGEST_NAME, LONGEST_TIME = 100, 1e10  # letters; seconds since 1970
 TAIL = 100  # bytes by which a file is recognised
 RUNS = 15.0  # seconds without a new state after which an edge server counts as stopped
@@ -169,12 +172,15 @@ class Home:
 
 
 def home_folders(paths: Iterable[str | Path]) -> list[Path]:
-    """The given folders that are homes, and those named `home` in them or one level deeper."""
+    """The given folders that are homes, and those named `home` in them or one level deeper; links are not followed."""
     found: list[Path] = []
     for path in map(Path, paths):
-        inside = [path / "home", *sorted(path.glob("*/home"))]
-        found += [folder for folder in (path, *inside) if _holds_home(folder)]
-    return list(dict.fromkeys(found))
+        found += [path] if _holds_home(path) else []
+        with suppress(OSError), os.scandir(path) as entries:
+            below = sorted(islice((one.name for one in entries if one.is_dir(follow_symlinks=False)), MOST_FOLDERS))
+            inside = [path / "home", *(path / name / "home" for name in below)]
+            found += [folder for folder in inside if not folder.is_symlink() and _holds_home(folder)]
+    return list(dict.fromkeys(found))[:MOST_HOMES]
 
 
 def _holds_home(folder: Path) -> bool:
@@ -275,6 +281,8 @@ def _now(table: Table) -> Now:
     labels, fresh = table.get("labels"), table.get("fresh_seconds", Voting.fresh_seconds)
     if not isinstance(labels, list) or not isinstance(fresh, int | float) or not 0 < fresh < LONGEST_TIME:
         raise BadMessage("it must have labels, and a time for which a decision is fresh")
+    if len(labels) > MOST_ENTRIES:
+        raise BadMessage(f"it has more than {MOST_ENTRIES} labels")
     received = _count(table.get("received", 0))
     rooms, bad_rooms = _each(table.get("rooms"), _room)
     devices, bad_devices = _each(table.get("devices"), _known)
@@ -287,7 +295,9 @@ def _now(table: Table) -> Now:
 def _each(entries: Any, check: Callable[[Any], One]) -> tuple[dict[str, One], int]:
     """The readable entries of a table by name, and how many are not readable."""
     found = {}
-    for name, entry in _is_table(entries).items():
+    if len(_is_table(entries)) > MOST_ENTRIES:
+        raise BadMessage(f"it has more than {MOST_ENTRIES} entries of a kind")
+    for name, entry in entries.items():
         with suppress(BadMessage):
             found[_name(name)] = check(entry)
     return found, len(entries) - len(found)

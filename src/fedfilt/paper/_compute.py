@@ -18,6 +18,7 @@ from fedfilt.paper._results import CURVE, Results, record_of
 from fedfilt.paper._watching import Watching
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import from_table
+from fedfilt.runs.folder import check_plain
 from fedfilt.runs.play import play_in_folder
 
 
@@ -36,6 +37,7 @@ def compute(cases: Sequence[Case], results: Results, jobs: int, data_dir: Path |
     left = list(cases)
     workers: dict[Connection, Any] = {}  # the process behind each pipe
     results.folder.mkdir(parents=True, exist_ok=True)
+    check_plain(results.folder, {".running"})
     _tidy(results, cases)
     try:
         for _ in range(min(jobs, len(left))):

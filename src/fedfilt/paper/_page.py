@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import plotly.io
-
 from fedfilt.paper import emnist
 from fedfilt.paper._items import Item, Maker
 from fedfilt.paper._printed import FIGURES
 from fedfilt.paper._results import Results
 from fedfilt.paper._tables import size_words
+from fedfilt.show.pictures import write_images, write_page
 
 ENDINGS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 300
@@ -133,7 +132,7 @@ def pictures(made: Mapping[str, Item], folder: Path, printed: bool) -> list[Path
     if printed and paths:
         _print(paths)
     for path, figure in paths.items() if not printed else ():
-        figure.write_html(path, include_plotlyjs="directory", config={"displayModeBar": False})
+        write_page(figure, path, config={"displayModeBar": False})
     return list(paths)
 
 
@@ -145,7 +144,7 @@ def _print(paths: Mapping[Path, Any]) -> None:
 
         layouts = [figure.layout for figure in paths.values()]
         wide, high = [layout.width for layout in layouts], [layout.height for layout in layouts]
-        plotly.io.write_images(list(paths.values()), list(paths), scale=scales, width=wide, height=high)
+        write_images(list(paths.values()), list(paths), scale=scales, width=wide, height=high)
     except (ValueError, RuntimeError, ImportError) as error:
         names = ", ".join(path.name for path in list(paths)[:3])
         raise ValueError(

@@ -159,10 +159,14 @@ class Guard:
 
     def _weights(self, weights: Array, strikes: Array, away: Array) -> Array:
         """(K,) each device's weight: at most a multiple of the median, halved after each strike but the first."""
-        fair = np.where(away, 0.0, weights)
-        if self.samples and fair.any():
-            fair = np.minimum(fair, self.samples * np.median(fair[fair > 0]))
+        fair = self.capped(np.where(away, 0.0, weights))
         return fair * 0.5 ** np.maximum(strikes - 1, 0) if self.strikes else fair
+
+    def capped(self, weights: Array) -> Array:
+        """(K,) weights of at most a multiple of their median; those of 0 do not count."""
+        if not (self.on and self.samples and weights.any()):
+            return weights
+        return np.minimum(weights, self.samples * np.median(weights[weights > 0]))
 
     def _shut(self, round: int, device: int, now: "_Memory", times: float) -> Happening:
         """Quarantine a device, each time for twice as long."""

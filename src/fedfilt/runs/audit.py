@@ -33,6 +33,7 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # values of mu to compare
 CANDIDATES = 12  # links tried at a time
 MENDED = 20  # most devices for which links are sought
 LINKS = 3  # most links proposed for a device
+MOST_DEVICES = 10_000  # a table of every two of them takes 800 MB
 TARGET = 8.0  # epsilon of the proposed noise
 
 
@@ -238,6 +239,8 @@ def audit(path: Path, overrides: Sequence[str] = (), together: Sequence[int] = (
     if path.is_dir() and overrides:
         raise ValueError(f"overrides need an experiment file, but {path} is a run folder, whose config is fixed")
     count = made.stages[0].graph.count
+    if count > MOST_DEVICES:
+        raise ValueError(f"an audit compares every two devices, of at most {MOST_DEVICES}; {path} has {count}")
     for device in together:
         if not 0 <= device < count:
             raise ValueError(f"together must name devices from 0 to {count - 1}, got {device}")

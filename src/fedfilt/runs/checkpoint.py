@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedfilt._files import write_atomically
+from fedfilt._reading import read
 from fedfilt._types import Array
 from fedfilt.rounds.remembering import DEVICES, PREFIX
 from fedfilt.rounds.types import State
@@ -19,6 +20,7 @@ from fedfilt.rounds.types import State
 VERSION = "2"
 MEMORY = "memory."  # prefix of entries in `State.memory`
 CLIENT = "client."  # prefix of entries in `State.clients`: client.DEVICE.NAME
+MOST, MOST_MODELS = 1 << 30, 100  # bytes of a checkpoint: so many, and so many times those of all models
 OLDER = "1"  # the same, but its config hash included defaults: `check_same` compares the configs
 
 
@@ -60,7 +62,10 @@ def load_state(path: Path, config_hashes: Collection[str], first: State) -> tupl
     New devices, which the state does not know yet, get their rows from the `first` state.
     """
     try:
-        content = path.read_bytes()
+        content = read(path, MOST + MOST_MODELS * first.models.nbytes)
+    except OSError as error:
+        raise BadCheckpoint(f"{path} cannot be read ({error.strerror})") from error
+    try:
         metadata = _metadata(content)
         tensors = load(content)
         memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}

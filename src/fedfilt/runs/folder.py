@@ -3,9 +3,11 @@
 import csv
 import io
 import logging
+import os
 import platform
 import secrets
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,31 @@ def check_folder(folder: Path, config: Config, resume: bool) -> None:
             raise ValueError(
                 f"{folder} holds a run already; go on with --resume (resume=True), or choose another --out"
             )
+        check_plain(folder)
         check_same(config, folder / "config.toml")
     elif folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose a folder with --out")
     elif folder.exists() and any(not path.name.endswith(".tmp") for path in _others(folder)):
         raise ValueError(f"{folder} holds other files; choose a new folder with --out")
+
+
+def check_plain(folder: Path, only: Collection[str] = ()) -> None:
+    """Refuse a folder that holds anything but files and folders, at any depth, or in those named in `only`.
+
+    It may be somebody else's and is about to be written into: a link would take what is written to another place, and a
+    pipe would keep us waiting.
+    """
+    left = [folder] if folder.is_dir() else []
+    while left:
+        with os.scandir(place := left.pop()) as entries:
+            for one in entries:
+                if only and place is folder and one.name not in only:
+                    continue
+                if one.is_dir(follow_symlinks=False):
+                    left.append(Path(one.path))
+                elif not one.is_file(follow_symlinks=False):
+                    kind = "a link to another place" if one.is_symlink() else "neither a file nor a folder"
+                    raise ValueError(f"{one.path} is {kind}: remove it if you want to write into {folder}")
 
 
 def _others(folder: Path) -> list[Path]:

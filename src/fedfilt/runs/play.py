@@ -84,7 +84,8 @@ def play_in_folder(
                     checkpoint.save_state(saved, state, config.hash())
                 yield line
                 if nobody:
-                    raise ValueError(f"{folder} has no result: {nobody}")
+                    how = "when that is solved, or up to a later round (--rounds)"
+                    raise ValueError(f"{folder} has no result: {nobody}; continue with --resume {how}")
                 if stop:
                     (folder / STOP).unlink(missing_ok=True)
                     raise Stopped(f"{folder} was asked to stop after round {state.round}")
@@ -111,10 +112,10 @@ def _room(folder: Path) -> Iterator[None]:
 def _idle(played: list[Table], last: Table) -> str:
     """If no device trained in the last round, a sentence on since when and why; otherwise ""."""
     before = next((line["round"] for line in reversed(played) if line.get("samples")), 0)
-    if last["samples"] or (before and last.get("drawn") == []):
+    if last["samples"]:
         return ""
-    why = next(iter(last.get("absent", {}).values()), "nobody was asked to")
-    return f"no device has trained since round {before} ({why}); continue with --resume when that is solved"
+    asked = "too few could take part" if last.get("drawn") == [] else "nobody was asked to"
+    return f"no device has trained since round {before} ({next(iter(last.get('absent', {}).values()), asked)})"
 
 
 def _begin(run: Run, folder: Path) -> tuple[State, list[Table]]:
@@ -166,6 +167,8 @@ def keep(run: Run, folder: Path, state: State, models: Array, lines: list[Table]
     `table` is the content of its config.toml; `lines` are those of all its rounds.
     """
     check_folder(folder, run.config, resume=False)
+    if lines and (nobody := _idle([brief(line) for line in lines], lines[-1])):
+        raise ValueError(f"{folder} gets no result: {nobody}")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         machine = environment(run) | {"config_hash": hash_of(table)}

@@ -241,6 +241,17 @@ def _part_of(text: str, lists: Mapping[str, Any] = MappingProxyType({})) -> Tabl
     return table
 
 
+def code_in_rule(rule: str) -> set[str]:
+    """Names of outside code, module:Class, in a rule.
+
+    >>> sorted(code_in_rule("mine:Client:depth=2+mine:Rule")), code_in_rule("averaged:client=finetune:epochs=30+mu=1")
+    (['mine:Client', 'mine:Rule'], set())
+    """
+    halves = EXPONENT.sub(r"\1", rule).split("+")
+    named = (part.split(":") for half in halves for part in half.split(":client="))
+    return {":".join(words[:2]) for words in named if len(words) > 1 and "=" not in words[1]}
+
+
 def aggregator_table(rule: str, like: Mapping[str, Any] | None = None) -> Table:
     """The table [aggregator] of a rule; `like` is a G-Fedfilt table in which "mu=..." changes the strength.
 

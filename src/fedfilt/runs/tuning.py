@@ -22,14 +22,15 @@ from fedfilt._brief import lines_of
 from fedfilt._checks import check_choice, check_count
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
-from fedfilt._reading import read_json
+from fedfilt._reading import MOST_JSON, read, read_json
+from fedfilt._trust import check_trusted
 from fedfilt._types import Table
 from fedfilt.data.store import Store
 from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.build import Run
 from fedfilt.runs.compare import Played, last_tests, metric_of, play_variants
 from fedfilt.runs.config import Config, changed
-from fedfilt.runs.rules import with_rule
+from fedfilt.runs.rules import code_in_rule, with_rule
 from fedfilt.runs.sweep import Variant
 from fedfilt.training.goal import Metric, named
 
@@ -88,6 +89,11 @@ class Tuned:
             raise ValueError(f"{folder} holds no finished tuning: there is no {FILE} in it") from None
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path} is not a file of fedfilt tune: {error!r}") from error
+
+    def check_code(self) -> None:
+        """Refuse rules that name code, unless the user trusts the file: it may be somebody else's."""
+        path = self.folder / FILE
+        check_trusted(path, read(path, MOST_JSON), {name for rule in self.rules for name in code_in_rule(rule)})
 
     def settings(self, rule: str) -> Settings:
         """The settings that were chosen for a rule."""

@@ -11,6 +11,7 @@ from fedfilt._files import STOP, regular
 from fedfilt._reading import read
 from fedfilt._start import PROGRAM
 from fedfilt._trust import code_in, without_trust
+from fedfilt.runs.folder import check_plain
 from fedfilt.runs.records import Records
 
 LOG = "run.log"  # output of a resumed run, in its folder
@@ -47,9 +48,8 @@ def resume(run: Records) -> str:
             f"{run.name} uses code from outside fedfilt; if you trust it, resume it in a terminal: "
             f"fedfilt {' '.join(words)} --trust-code"
         )
-    if links := sorted(path.name for path in run.folder.iterdir() if path.is_symlink()):
-        return f"{run.name} cannot be resumed: {', '.join(links)} in its folder is a link to another place"
     try:
+        check_plain(run.folder)
         with regular(run.folder / LOG, links=False, mode="ab") as log:
             _started[run.folder] = subprocess.Popen(
                 [*PROGRAM, *words],
@@ -59,7 +59,7 @@ def resume(run: Records) -> str:
                 stderr=log,
                 start_new_session=True,  # it continues when the dashboard ends
             )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"{run.name} cannot be resumed ({error})"
     return f"{run.name} is being resumed"
 

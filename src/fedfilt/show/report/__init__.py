@@ -6,6 +6,7 @@ from pathlib import Path
 from fedfilt._checks import check_choice
 from fedfilt._files import write_atomically
 from fedfilt.runs.records import Records, find_runs
+from fedfilt.show import pictures
 from fedfilt.show.report.page import all_figures, page
 
 FORMATS = ("png", "svg", "pdf")
@@ -52,10 +53,8 @@ def write_images(runs: Sequence[Records], folder: Path, form: str) -> list[Path]
     paths = [folder / f"{name}.{form}" for name in drawn]
     if links := [path for path in (folder, *paths) if path.is_symlink()]:
         raise ValueError(f"{links[0]} is a link; choose another place for the report and its figures with --out")
-    import plotly.io
-
     try:
-        plotly.io.write_images(list(drawn.values()), paths, width=900)
+        pictures.write_images(list(drawn.values()), paths, width=900)
     except (ValueError, RuntimeError) as error:
         if not any(folder.iterdir()):
             folder.rmdir()
