@@ -1,5 +1,7 @@
 """Mixing blind: exact, without overflow, and nothing to be seen in what the server has."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -154,13 +156,22 @@ def mixed_alone(row, keys=(KEY,), weight=2**24):
     return values, mask
 
 
+def opens(values, masks, **more):
+    """Whether a device accepts them."""
+    try:
+        blind.unmasked(values, masks, 0, [KEY], "run", **more)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("change", "run"), [({"round": 5}, "run"), ({"device": 1}, "run"), ({}, "another"), ({"weight": 3}, "run")]
 )
 def test_a_row_of_another_round_device_or_run_is_refused(change, run):
     values, mask = mixed_alone(np.ones(1, np.float32))  # however short it is
     assert blind.unmasked(values, [mask], 0, [KEY], "run").tolist() == [1.0]
-    with pytest.raises(ValueError, match="does not open"):
+    with pytest.raises(ValueError, match="weights that sum to 1" if change == {"weight": 3} else "does not open"):
         blind.unmasked(values, [mask._replace(**change)], 0, [KEY], run)
     with pytest.raises(ValueError, match="does not open"):
         blind.unmasked(values, [mask], 1, [KEY], "run")  # as if it were another piece
@@ -168,8 +179,24 @@ def test_a_row_of_another_round_device_or_run_is_refused(change, run):
 
 def test_weights_that_do_not_sum_to_1_are_refused():
     values, mask = mixed_alone(np.ones(5, np.float32), weight=2**25)
-    with pytest.raises(ValueError, match="does not open"):
+    with pytest.raises(ValueError, match="weights that sum to 1"):
         blind.unmasked(values, [mask], 0, [KEY], "run")
+
+
+def mixed_of_two(weights, rounds=(4, 4), size=20):
+    """(masked values, the masks in them) of two rows of different devices."""
+    rng, cut = np.random.default_rng(0), blind.Cut(0, size)
+    rows = rng.normal(size=(2, size)).astype(np.float32)
+    sent = zip(rows, rounds, range(2), strict=True)
+    held = [blind.sealed(whole_row(row, [KEY], *where), cut, (0,), *where) for row, *where in sent]
+    return blind.opened(blind.mixed_sealed(np.array([weights]) * 2**24, np.stack(held))[0])
+
+
+def test_a_mixture_of_two_rounds_is_refused():
+    """Both rows are honest, and both masks; each round has factors of its own."""
+    assert opens(*mixed_of_two((0.5, 0.5)))
+    with pytest.raises(ValueError, match="of one round"):
+        blind.unmasked(*mixed_of_two((0.5, 0.5), rounds=(4, 5)), 0, [KEY], "run")
 
 
 @given(seeds, st.integers(0, 23), st.integers(1, 2**64 - 1))
@@ -182,6 +209,82 @@ def test_a_row_that_was_changed_is_refused_whatever_is_in_it(seed, place, change
     values[place : place + 1] += np.uint64(change)
     with pytest.raises(ValueError, match="does not open"):
         blind.unmasked(values, [mask], 0, [KEY], "run")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20),
+    st.integers(1, 25),
+)
+def test_checks_are_exact_whatever_the_factors_and_values(pairs, block):
+    """Largest and smallest numbers, also in several blocks: as in whole numbers without end."""
+    factors, values = np.array([f for f, _ in pairs], np.uint64), np.array([v for _, v in pairs], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blind, "BLOCK", block)
+        assert blind._product(factors, values) == sum(f * v for f, v in pairs)
+
+
+def test_checks_of_many_large_numbers_are_exact():
+    """As many of the largest numbers as float64 adds up at once."""
+    size = blind.BLOCK + 1
+    factors, values = np.full(size, 2**64 - 1, np.uint64), np.full(size, -(2**63))
+    assert blind._product(factors, values) == -size * (2**64 - 1) * 2**63
+
+
+@pytest.mark.parametrize(("bits", "more"), [(4, 1), (4, 3), (5, 4), (2, 6)])
+def test_of_all_factors_one_in_as_many_fits_a_forgery_whatever_was_changed(bits, more):
+    """The proof's lemma, counted out: values of `bits` bits, factors of `more`, sums of both together."""
+    for change in set(range(-(2**bits) + 1, 2**bits)) - {0}:
+        sums = [factor * change % 2 ** (bits + more) for factor in range(2**more)]
+        assert len(set(sums)) == 2**more
+    weak = [factor * 2 ** (bits - 1) % 2**bits for factor in range(2**more)]  # without those bits: one in two
+    assert len(set(weak)) == 2
+
+
+POWERS = (62, 61, 60, 40, 0)
+
+
+@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("guess", [0, 5])
+def test_a_forgery_is_accepted_as_often_as_its_factor_is_guessed(power, guess, monkeypatch):
+    """With factors of three bits: one in eight, for powers of two as well, whatever the change of the check."""
+    factors = blind._factors
+    monkeypatch.setattr(blind, "_factors", lambda *where: factors(*where) & np.uint64(7))
+    accepted, tries = 0, 600
+    for number in range(tries):
+        key, row = number.to_bytes(32, "big"), np.array([-1.0, 0.5], np.float32)
+        values, mask = mixed_alone(row, [key])
+        values[:1] += np.uint64(2**power)
+        change = guess * 2**power
+        values[-blind.CHECKS :] += np.array([change >> 32 * i & 2**32 - 1 for i in range(4)], np.uint64)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blind, "CAP", 2.0**28)  # so that none is refused because it is too large
+            try:
+                blind.unmasked(values, [mask], 0, [key], "run")
+                accepted += 1
+            except ValueError:
+                pass
+    assert abs(accepted - tries / 8) < 6 * np.sqrt(tries * 7 / 64)
+
+
+def test_forgeries_that_sums_modulo_2_to_the_64_let_through_are_refused():
+    """The largest weights, and a change of 2^62 in one value or two, of either sign: 8 bits would decide about each."""
+    values, masks = mixed_of_two((8.5, -7.5))
+    assert opens(values, masks)
+    size = len(values) - blind.CHECKS
+    places = [(i,) for i in range(size)] + list(itertools.combinations(range(size), 2))
+    for power, some, sign in itertools.product((62, 63, 61), places, (1, -1)):
+        forged = values.copy()
+        forged[list(some)] += np.uint64(sign * 2**power % 2**64)
+        assert not opens(forged, masks)
+
+
+@given(seeds, st.integers(0, 63), st.integers(1, 20), st.sampled_from([(8.5, -7.5), (0.5, 0.5)]))
+def test_random_powers_of_two_are_refused(seed, power, count, weights):
+    rng, (values, masks) = np.random.default_rng(seed), mixed_of_two(weights)
+    places = rng.choice(len(values) - blind.CHECKS, count, replace=False)
+    values[places] += rng.choice(np.array([1, 2**64 - 1], np.uint64), count) << np.uint64(power)
+    values[-blind.CHECKS :] += rng.integers(0, 3, blind.CHECKS, np.uint64)
+    assert not opens(values, masks)
 
 
 def test_a_row_under_another_key_is_refused_and_keys_can_be_renewed_one_device_at_a_time():
