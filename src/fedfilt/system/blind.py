@@ -34,6 +34,9 @@ two bits of a factor matter.)
 * For the server to mix it modulo 2^64, t + m travels as four limbs of 32 bits. A mixture of limbs is at most 2^60 in
   magnitude. The device puts the mixed limbs together, modulo 2^128.
 
+No row comes again. Of every piece, a device remembers the newest that it has trained from. It takes no older one, no
+other one of the same round, and the first model only before any other, known by its hash (`taken_in`).
+
 No position leaks information: to send less, a row is cut into pieces. The columns of a piece are drawn from the seed,
 and the round number determines which pieces are sent. Every piece is masked, checked, mixed and opened separately, so
 all of the above holds for each. What a device does not send stays as it is: others do not get it, and it does not
@@ -143,6 +146,24 @@ class Group(NamedTuple):
 
     keys: tuple[bytes, ...]  # see `read_keys`
     cut: Cut
+    first: tuple[str, ...] = ()  # hashes of the pieces of the first model, see `hashes`; no other piece comes unmasked
+    spread: int = SPREAD  # to which the magnitudes of a row's weights may sum: 1 with a rule that only averages
+
+
+class Newest(NamedTuple):
+    """Of a piece, the newest that a device has trained from; as it is: the first model."""
+
+    round: int = 0  # of the masks in it
+    hash: str = ""
+
+
+def hashes(row: Array, cut: Cut) -> tuple[str, ...]:
+    """The sha256 of every piece of a row."""
+    return tuple(_hash(row[columns]) for columns in cut.columns)
+
+
+def _hash(values: Array) -> str:
+    return hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()
 
 
 # --- fixed point --------------------------------------------------------------------------------------------------
@@ -224,7 +245,7 @@ def masked(row: Array, group: Group, sent: Sequence[int], run: str, round: int, 
 
     The first key draws the masks, the last one the factors of the checks; see `read_keys`.
     """
-    keys, cut = group
+    keys, cut = group.keys, group.cut
     values = [whole(row[cut.columns[piece]]) for piece in sent]
     head = f"{run}|{round}|{device}|{cut.count}|{list(sent)}|".encode()
     seal = hmac.new(_derived(keys[0], b"", b"salt"), head + np.concatenate(values).tobytes(), hashlib.sha256).digest()
@@ -238,11 +259,13 @@ def masked(row: Array, group: Group, sent: Sequence[int], run: str, round: int, 
     return b"".join(content)
 
 
-def unmasked(values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[bytes], run: str) -> Array:
+def unmasked(
+    values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[bytes], run: str, spread: int = SPREAD
+) -> Array:
     """The mixed piece in masked values, as floats; ValueError if it is not the mixture that the masks claim."""
     weights, round = [mask.weight for mask in masks], masks[0].round
     total = sum(map(abs, weights))
-    if sum(weights) != 2**WEIGHT_BITS or total > SPREAD * 2**WEIGHT_BITS or any(mask.round != round for mask in masks):
+    if sum(weights) != 2**WEIGHT_BITS or total > spread * 2**WEIGHT_BITS or any(mask.round != round for mask in masks):
         raise ValueError("a mixture must be of one round, with weights that sum to 1 and are within bounds")
     row, limbs = values[:-CHECKS].copy(), values[-CHECKS:].view(np.int64).tolist()
     check = sum(limb << LIMB * i for i, limb in enumerate(limbs))
@@ -376,7 +399,7 @@ def _split(piece: Array) -> tuple[Array, Array]:
 def handed_out(row: Array, sealing: Sealing) -> dict[str, bytes]:
     """The fields of a message that hand a sealed row out: `row` has pieces of the first model, `masked` the others.
 
-    `masks` says of every mask in which pieces it is, as bits. Before the first mixing, `row` is the first model.
+    `masks` says of every mask in which pieces it is, as bits.
     """
     cut, first = sealing
     public, found, notes = [], [], dict[Mask, int]()
@@ -388,32 +411,41 @@ def handed_out(row: Array, sealing: Sealing) -> dict[str, bytes]:
             public.append(first[cut.columns[piece]].astype("<f4").tobytes())
         for mask in masks:
             notes[mask] = notes.get(mask, 0) | 1 << piece
-    if not notes:
-        return {"row": first.astype("<f4").tobytes()}
     masks_in = np.array([(*mask, pieces) for mask, pieces in notes.items()], NOTE)
     return {"row": b"".join(public), "masked": b"".join(found), "masks": masks_in.tobytes()}
 
 
-def taken_in(fields: dict[str, bytes], group: Group, run: str) -> Array:
-    """(B,) the row that was handed out so, without its masks; ValueError if it is not what it says."""
-    keys, cut = group
+def taken_in(
+    fields: dict[str, bytes], group: Group, run: str, before: Sequence[Newest] = ()
+) -> tuple[Array, tuple[Newest, ...]]:
+    """((B,) the row that was handed out so, without its masks; of which rounds it is), if it may come now.
+
+    `before` is what the device has trained from last. ValueError if a piece is older, or another one of the same round,
+    or not what it says it is.
+    """
+    cut = group.cut
     masks = _masks(fields["masks"], cut.count)
     wanted = [8 * (len(columns) + CHECKS) * bool(m) for columns, m in zip(cut.columns, masks, strict=True)]
     public = [4 * len(columns) * (not m) for columns, m in zip(cut.columns, masks, strict=True)]
     for name, sizes in (("masked", wanted), ("row", public)):
         if len(fields[name]) != sum(sizes):
             raise ValueError(f"{name} must be {sum(sizes)} bytes long for these masks, got {len(fields[name])}")
-    row = np.empty(cut.size, np.float32)
+    row, newest = np.empty(cut.size, np.float32), list[Newest]()
     starts = np.cumsum([0, *wanted]), np.cumsum([0, *public])
     for piece, (columns, inside) in enumerate(zip(cut.columns, masks, strict=True)):
         if inside:
             values = np.frombuffer(fields["masked"], "<u8", len(columns) + CHECKS, starts[0][piece]).astype(np.uint64)
-            row[columns] = unmasked(values, inside, piece, keys, run)
+            row[columns] = unmasked(values, inside, piece, group.keys, run, group.spread)
+            newest.append(Newest(inside[0].round, _hash(row[columns])))
         else:
             row[columns] = np.frombuffer(fields["row"], "<f4", len(columns), starts[1][piece])
-    if not np.isfinite(row).all():
-        raise ValueError("row must be finite, got NaN or infinity")
-    return row
+            newest.append(Newest())
+            if _hash(row[columns]) not in group.first[piece : piece + 1]:
+                raise ValueError("a piece without masks must be that of the first model")
+    for now, last in zip(newest, before or [Newest()] * cut.count, strict=True):
+        if now != last and now.round <= last.round:
+            raise ValueError(f"a piece is of round {now.round}, after one of round {last.round}")
+    return row, tuple(newest)
 
 
 def _masks(content: bytes, count: int) -> list[list[Mask]]:
