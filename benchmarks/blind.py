@@ -240,7 +240,8 @@ def arithmetic(size=53_002, count=20):
     found, work, graph = {}, {}, Graph.from_edges(count, [])
     for density, pieces in ((1.0, 1), (0.1, blind.PIECES)):
         cut = blind.Cut(0, size, pieces)
-        group, rule = blind.Group((bytes(32),), cut), Blind(FedAvg(), cut, sealed=True)
+        group = blind.Group((bytes(32),), cut, blind.hashes(rows[0], cut))
+        rule = Blind(FedAvg(), cut, sealed=True)
         state = np.zeros((count, cut.sealed_width), np.uint64)
         for round in range(1, 15):  # until pieces of all rounds are in a row that there will be
             sent = cut.sent(round, density)

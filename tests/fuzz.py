@@ -113,7 +113,8 @@ SIZE, CLASSES, LABELS = 24, 3, ("rest", "walk", "vacuuming")
 LAYOUT = Layout.of({"weight": (5, 4), "bias": (4,)})
 MAKING = own.Making(shape=(2, 4), labels=LABELS, rate=10.0)
 ROW = np.linspace(-1, 1, SIZE).astype(np.float32)
-GROUP = blind.Group((bytes(32),), blind.Cut(0, SIZE, 3))
+CUT = blind.Cut(0, SIZE, 3)
+GROUP = blind.Group((bytes(32),), CUT, blind.hashes(ROW, CUT))
 
 
 # --- bytes with several files in them -----------------------------------------------------------------------------
@@ -178,7 +179,7 @@ def read_messages(content: bytes, folder: Path) -> None:
     except Exception:
         return  # Flower's own reader
     with refusing():
-        _, job = messages.read_train_order(message, SIZE, lambda run, fields: blind.taken_in(fields, GROUP, run))
+        _, job = messages.read_train_order(message, SIZE, lambda run, fields: blind.taken_in(fields, GROUP, run)[0])
         assert job.model.shape == (SIZE,)
         assert np.isfinite(job.model).all()
         assert 0 <= job.plan.density <= 1
@@ -246,6 +247,12 @@ def read_safetensors(content: bytes, folder: Path) -> None:
     written(content, folder, "left-3.safetensors")
     left, _ = worker._settle(folder, "run", Job(4, 1, ROW, Plan(), accepted=3), SIZE)
     assert left.residual is None or left.residual.shape == ROW.shape
+
+
+def read_opened(content: bytes, folder: Path) -> None:
+    """Of which rounds the row is that a device has trained from last."""
+    written(content, folder, worker.OPENED)
+    assert len(worker._opened(folder, GROUP, "run")) == CUT.count
 
 
 RUN = ("config.toml", "metrics.jsonl", "environment.json", "result.json", "partition.json", "graph.json")
@@ -519,7 +526,8 @@ def seeds_messages() -> Iterable[bytes]:
     for piece in some:
         place = cut.places[piece]
         row[place] = blind.mixed_sealed(np.array([[1 << blind.WEIGHT_BITS]]), row[None, place])[0]
-    yield _message(messages.train_order("run", job._replace(model=row), "", blind.Sealing(cut, ROW)))
+    for given in (row, np.zeros_like(row)):
+        yield _message(messages.train_order("run", job._replace(model=given), "", blind.Sealing(cut, ROW)))
 
 
 def seeds_checkpoint() -> Iterable[bytes]:
@@ -540,6 +548,13 @@ def seeds_safetensors() -> Iterable[bytes]:
     parts = {f"{part}_{what}": values for part in worker.PARTS for what, values in (("x", x), ("y", y))}
     yield save_tensors(parts, {"partition": "key", "device": "1", "classes": "3"})
     yield save_tensors({"x": x, "y": y, "part": y})
+
+
+def seeds_opened() -> Iterable[bytes]:
+    newest = [(0, ""), (3, blind.hashes(ROW, CUT)[1]), (2, blind.hashes(ROW, CUT)[2])]
+    for key in (GROUP.keys[0], bytes(range(32))):
+        yield json.dumps({"key": blind.key_name(key).hex(), "run": "run", "pieces": newest}).encode()
+    yield b'{"key": "", "run": "run", "pieces": [[1e999, null], {}]}'
 
 
 EXPERIMENT = """
@@ -956,6 +971,7 @@ TARGETS = {
     "messages": Target(read_messages, seeds_messages, MESSAGE),
     "checkpoint": Target(read_checkpoint, seeds_checkpoint, SAFETENSORS),
     "safetensors": Target(read_safetensors, seeds_safetensors, SAFETENSORS),
+    "opened": Target(read_opened, seeds_opened, JSON),
     "run": Target(read_run, seeds_run, None),
     "exported": Target(read_exported, seeds_exported, None),
     "graph": Target(read_graph, seeds_graph, JSON),

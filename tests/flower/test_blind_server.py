@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("flwr")
 
 from deployments import Devices, below, deployed, expected, metrics, own_experiment, record, written
+from fedfilt._draws import Key, generator
 from fedfilt.clients.plain import Plain
 from fedfilt.engines.flower import device, messages
 from fedfilt.engines.flower.simulation import running_grid
@@ -101,34 +102,76 @@ def sparing(tmp_path):
     return Device.read(written(tmp_path, experiment=experiment) / "devices" / "device-000")
 
 
-def order(lamp, row=None, round=1, plan=None, sealed=None, accepted=0):
+def first_model(lamp):
+    """The first model, as the edge server makes it."""
+    desk = lamp.desk
+    row = desk.trainer.start(int(generator(desk.seed, Key.START).integers(2**62)))
+    assert lamp.group.first == blind.hashes(row, lamp.group.cut)
+    return row
+
+
+def sealed_row(lamp, row, of):
+    """A sealed row that comes to `row`: as another device sent it in round `of`, mixed with nothing."""
     cut = lamp.group.cut
-    first = np.zeros(cut.size, np.float32) if row is None else row
-    sealed = np.zeros(cut.sealed_width, np.uint64) if sealed is None else sealed
+    everything = cut.sent(of, 1.0)
+    held = blind.sealed(blind.masked(row, lamp.group, everything, "run", of, 1), cut, everything, of, 1)
+    for place in cut.places:
+        held[place] = blind.mixed_sealed(np.array([[2**24]]), held[None, place])[0]
+    return held
+
+
+def order(lamp, row=None, round=1, plan=None, sealed=None, accepted=0, of=1, test=False, run="run"):
+    """An order to train, or to test: the first model, or `row` as sent in round `of`, or a sealed row."""
+    cut = lamp.group.cut
+    if sealed is None:
+        sealed = np.zeros(cut.sealed_width, np.uint64) if row is None else sealed_row(lamp, row, of)
+    sealing = blind.Sealing(cut, first_model(lamp))
+    if test:
+        return messages.test_order(run, round, 0, sealed, lamp.about, sealing)
     job = Job(round, 0, sealed, plan or Plan(1), accepted=accepted)
-    return messages.train_order("run", job, lamp.about, blind.Sealing(cut, first))
+    return messages.train_order(run, job, lamp.about, sealing)
 
 
 def sent(lamp, content):
     return device.train_reply(content, lamp.workplace()).config_records[messages.RECORD]["update"]
 
 
+def examined(lamp, content):
+    return device.test_reply(content, lamp.workplace())
+
+
+def refused(lamp, content, work=sent):
+    """Whether a device refuses an order; then the server is told one sentence, and nothing changes."""
+    before = contents(lamp.folder / "state")
+    try:
+        work(lamp, content)
+    except messages.BadMessage as error:
+        said = device.said_of(error)
+    else:
+        return False
+    assert said == device.REFUSED
+    assert contents(lamp.folder / "state") == before
+    return True
+
+
 def test_a_device_that_was_killed_or_has_lost_its_disk_sends_the_same_bytes_for_the_same_row(lamp):
-    first = sent(lamp, order(lamp))
-    shutil.rmtree(lamp.folder / "state")
-    assert sent(Device.read(lamp.folder), order(lamp)) == first
+    for content in (order(lamp), order(lamp, np.ones(lamp.group.cut.size, np.float32), round=2)):
+        first = sent(lamp, content)
+        assert sent(Device.read(lamp.folder), content) == first
+        shutil.rmtree(lamp.folder / "state")
+        assert sent(Device.read(lamp.folder), content) == first
 
 
 def test_the_same_round_with_another_row_is_under_another_mask(lamp):
     """A server that asks twice, once after changing the model: what it gets twice has no mask in common."""
     size = lamp.desk.trainer.layout.size
-    both = [sent(lamp, order(lamp, np.full(size, value, np.float32))) for value in (0.0, 0.25)]
+    both = [sent(lamp, order(lamp, np.full(size, value, np.float32), of=of)) for of, value in ((1, 0.0), (2, 0.25))]
     values = [np.frombuffer(content, "<u8", size, blind.SALT) for content in both]
     difference = (values[0] - values[1]).view(np.int64)
     assert abs(difference).min() > 2**36  # of two rows it would be small
 
 
-def test_a_replayed_row_is_refused(lamp):
+def test_a_row_that_was_changed_is_refused(lamp, caplog):
     """The row of round 1, handed out as if it were of round 2; changed by the least there is; under another key."""
     size, cut = lamp.desk.trainer.layout.size, lamp.group.cut
     row = blind.sealed(sent(lamp, order(lamp)), cut, (0,), round=1, device=0)
@@ -137,13 +180,117 @@ def test_a_replayed_row_is_refused(lamp):
     for place in (0, size + blind.CHECKS + blind.MOST):  # its first value, and the round of its mask
         replayed = mixed.copy()
         replayed[place] += 1
-        with pytest.raises(messages.BadMessage, match="the mixed row does not open"):
-            sent(lamp, order(lamp, round=3, sealed=replayed))
-    other = replace(lamp, group=lamp.group._replace(keys=(bytes(32),)))
-    with pytest.raises(messages.BadMessage, match="a group key that this device does not have"):
-        sent(other, order(lamp, round=2, sealed=mixed))
+        assert refused(lamp, order(lamp, round=3, sealed=replayed))
+        assert "the mixed row does not open" in caplog.records[-1].message
+    other = replace(lamp, group=lamp.group._replace(keys=(bytes(32), *lamp.group.keys[1:])))
+    shutil.rmtree(lamp.folder / "state")
+    assert refused(other, order(lamp, round=2, sealed=mixed))
+    assert "a group key that this device does not have" in caplog.records[-1].message
     with pytest.raises(messages.BadMessage, match="this device has no group key"):
         sent(replace(lamp, group=None), order(lamp, round=2, sealed=mixed))
+
+
+# --- rows that come again -------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_an_earlier_round_is_refused_also_after_a_kill(lamp):
+    """Round 50 with the honest row of round 1; devices that missed rounds take newer rows."""
+    one, two, three = (np.full(lamp.group.cut.size, value, np.float32) for value in (0.1, 0.2, 0.3))
+    sent(lamp, order(lamp, one, round=2, of=1))
+    sent(lamp, order(lamp, two, round=41, of=40))
+    again = Device.read(lamp.folder)
+    for some in (lamp, again):
+        assert refused(some, order(lamp, one, round=50, of=1))
+        assert refused(some, order(lamp, one, round=50, of=1, test=True), examined)
+        assert refused(some, order(lamp, three, round=41, of=40))  # another one of the same round
+        assert refused(some, order(lamp, round=50))  # the first model
+        assert refused(some, order(lamp, round=50, test=True), examined)
+    assert not refused(again, order(lamp, two, round=41, of=40))  # the same job again
+    assert not refused(again, order(lamp, two, round=42, of=40))  # its row stayed as it was
+    assert not refused(again, order(lamp, three, round=50, of=49))
+
+
+def test_a_row_that_the_server_made_is_refused(lamp):
+    """Whenever it comes; the first model itself is taken, as often as asked, up to the first mixture."""
+    row = np.full(lamp.group.cut.size, 0.1, np.float32)
+    order_of_its_own = blind.Sealing(lamp.group.cut, row)
+    nothing = np.zeros(lamp.group.cut.sealed_width, np.uint64)
+    own = messages.train_order("run", Job(1, 0, nothing, Plan(1)), lamp.about, order_of_its_own)
+    plain = messages.train_order("run", Job(1, 0, row, Plan(1)), lamp.about)
+    assert refused(lamp, own)
+    with pytest.raises(messages.BadMessage, match="masked must be bytes"):
+        sent(lamp, plain)
+    for _ in range(2):
+        assert not refused(lamp, order(lamp))
+    assert not (lamp.folder / "state" / device.OPENED).exists()
+    assert refused(lamp, own)
+    assert not refused(lamp, order(lamp, row, round=2))
+    assert refused(lamp, own)
+
+
+def test_a_server_that_crashed_after_a_test_may_mix_its_round_again(lamp):
+    """What was tested may be lost with the server; what was trained from is in its checkpoint."""
+    one, two, other = (np.full(lamp.group.cut.size, value, np.float32) for value in (0.1, 0.2, 0.3))
+    assert not refused(lamp, order(lamp, one, round=2, of=1))
+    assert not refused(lamp, order(lamp, two, round=2, of=2, test=True), examined)
+    lamp = Device.read(lamp.folder)
+    assert not refused(lamp, order(lamp, one, round=2, of=1))  # the same job
+    assert not refused(lamp, order(lamp, other, round=2, of=2, test=True), examined)  # fewer took part this time
+    assert not refused(lamp, order(lamp, other, round=3, of=2))
+    assert refused(lamp, order(lamp, two, round=3, of=2))
+    assert refused(lamp, order(lamp, one, round=3, of=1))
+
+
+def test_pieces_are_older_and_newer_on_their_own(sparing):
+    """At a tenth, two pieces are newer in each round, and the others as they were."""
+    cut = sparing.group.cut
+    rows = [sealed_row(sparing, np.full(cut.size, of / 10, np.float32), of) for of in (1, 2, 3)]
+    state = np.zeros(cut.sealed_width, np.uint64)
+    for row, pieces in zip(rows, ((0, 1), (1, 2), (2, 3)), strict=True):
+        before = state.copy()
+        for piece in pieces:
+            state[cut.places[piece]] = row[cut.places[piece]]
+        assert not refused(sparing, order(sparing, sealed=state))
+        assert not refused(sparing, order(sparing, sealed=state))
+        assert refused(sparing, order(sparing, sealed=before))
+    for piece, older in ((0, np.uint64(0)), (1, rows[0]), (2, rows[1])):
+        mixture = state.copy()
+        mixture[cut.places[4]] = rows[2][cut.places[4]]  # one that is newer does not help
+        mixture[cut.places[piece]] = older if older.ndim == 0 else older[cut.places[piece]]
+        assert refused(sparing, order(sparing, sealed=mixture))
+
+
+def test_a_device_stays_with_its_run_until_it_has_another_key(lamp):
+    row = np.full(lamp.group.cut.size, 0.1, np.float32)
+    assert not refused(lamp, order(lamp, row, round=2))
+    assert refused(lamp, order(lamp, run="another"))
+    renewed = replace(lamp, group=lamp.group._replace(keys=(bytes(32), *lamp.group.keys)))
+    assert refused(renewed, order(lamp, run="another"))  # the key that checks is the same
+    rewritten = replace(lamp, group=lamp.group._replace(keys=(bytes(32),)))
+    assert not refused(rewritten, order(lamp, run="another"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"key": "%s", "run": "run", "pieces": [[1]]}', b"\xff"])
+def test_a_device_that_cannot_read_what_it_had_takes_no_row(lamp, content, caplog):
+    assert not refused(lamp, order(lamp, np.zeros(lamp.group.cut.size, np.float32), round=2))
+    path = lamp.folder / "state" / device.OPENED
+    path.write_bytes(content.replace(b"%s", blind.key_name(lamp.group.keys[-1]).hex().encode()))
+    assert refused(lamp, order(lamp, np.ones(lamp.group.cut.size, np.float32), round=3, of=2))
+    assert "opened.json cannot be used" in caplog.records[-1].message
+
+
+def test_a_device_of_a_rule_that_averages_takes_averages_only(lamp, tmp_path):
+    assert lamp.group.spread == 1
+    row, cut = np.full(lamp.group.cut.size, 0.1, np.float32), lamp.group.cut
+    both = [blind.masked(sign * row, lamp.group, (0,), "run", 1, number) for number, sign in ((1, 1), (2, -1))]
+    rows = np.stack([blind.sealed(content, cut, (0,), 1, number) for number, content in enumerate(both, start=1)])
+    for share, too_large in ((1.5, True), (0.5, False)):
+        weights = np.array([[int(share * 2**24), int((1 - share) * 2**24)]])
+        mixture = blind.mixed_sealed(weights, rows)[0]
+        assert refused(lamp, order(lamp, round=2, sealed=mixture)) == too_large
+    ideal = hidden(tmp_path / "others", aggregator={"name": "gfedfilt", "filter": "ideal"})
+    other = Device.read(written(tmp_path / "ideal", experiment=ideal) / "devices" / "device-000")
+    assert other.group.spread == blind.SPREAD
 
 
 def trained(device, content, round, density):
@@ -184,7 +331,7 @@ def test_pieces_are_not_where_the_update_is_large_but_where_the_seed_says(sparin
     """Whatever the samples and the model, a device sends the same columns."""
     size, tenth = sparing.group.cut.size, Plan(1, 1.0, 0.1)
     rows = [np.random.default_rng(seed).normal(size=size).astype(np.float32) for seed in range(3)]
-    found = [sent(sparing, order(sparing, row, plan=tenth)) for row in rows]
+    found = [sent(sparing, order(sparing, row, plan=tenth, of=of)) for of, row in enumerate(rows, start=1)]
     columns = [set(trained(sparing, content, 1, 0.1)) for content in found]
     assert columns[0] == columns[1] == columns[2]
     assert len(set(found)) == 3
@@ -213,8 +360,8 @@ def played(tmp_path, request):
         desk = Desk(run.trainer, config.sparsifier, config.seed, run.data.classes, Plain())
 
         def place(context):
-            here = tmp_path / f"device-{context.node_config['partition-id']}"
-            group = blind.Group(KEYS, run.cut)
+            here = tmp_path / f"{folder}-device-{context.node_config['partition-id']}"
+            group = blind.Group(KEYS, run.cut, blind.hashes(run._first, run.cut))
             return device.Workplace(desk, lambda number: device.dealt(run.data, number), here, group=group)
 
         with (
@@ -239,7 +386,8 @@ def opened(folder, run, keys):
         sealed = file.get_tensor("models")
     name = run.engine(grid=object(), nodes=object())._run
     given = [blind.handed_out(row, blind.Sealing(run.cut, run._first)) for row in sealed]
-    return np.stack([blind.taken_in(fields, blind.Group(tuple(keys), run.cut), name) for fields in given])
+    group = blind.Group(tuple(keys), run.cut, blind.hashes(run._first, run.cut))
+    return np.stack([blind.taken_in(fields, group, name)[0] for fields in given])
 
 
 @pytest.mark.slow(10)
@@ -330,6 +478,7 @@ def test_the_server_has_no_row_and_devices_come_to_the_bits_of_the_local_engine(
         assert not [needle for needle in wanted if needle in content], path
         assert keys[0] not in content
         assert keys[0].hex().encode() not in content
+        assert device.REFUSED.encode() not in content, path  # whoever was killed
     assert not (run / "models").exists()
     tested = [line["mixed"] for line in metrics(building)]
     assert all("global" not in test for test in tested)

@@ -13,7 +13,7 @@ from fedfilt.aggregators import SFL, FedAvg, FedU, GFedFilt, Local, PaperLiteral
 from fedfilt.rounds.blind import Blind, check_rule, matrix_of
 from fedfilt.rounds.play import play
 from fedfilt.rounds.types import Updates
-from fedfilt.runs.build import Run
+from fedfilt.runs.build import Run, averages
 from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.play import play_in_folder
@@ -47,7 +47,8 @@ def masked(rows, round, densities, cut):
 def opened(server, first, cut):
     """The rows that a server cannot read, for those who can."""
     given = (blind.handed_out(row, blind.Sealing(cut, first)) for row in server)
-    return [blind.taken_in(fields, blind.Group(KEYS, cut), "run") if "masked" in fields else first for fields in given]
+    group = blind.Group(KEYS, cut, blind.hashes(first, cut))
+    return [blind.taken_in(fields, group, "run")[0] for fields in given]
 
 
 def in_part(rows, round, densities, cut):
@@ -79,6 +80,14 @@ def test_masked_rows_come_to_the_same_bits_and_near_the_open_rule(case, rule, se
         models, open_models = Blind(rule, cut)(models, updates, graph), rule(open_models, updates, graph)
         np.testing.assert_array_equal(opened(server, first, cut), models)
         np.testing.assert_allclose(models, open_models, atol=1e-5)
+
+
+@given(weighted_graphs(zeros=True), st.sampled_from(LINEAR))
+def test_a_rule_that_is_said_to_average_has_no_negative_weights(case, rule):
+    graph, weights, _ = case
+    assert averages(rule) == ("Ideal" not in str(rule))
+    if averages(rule):
+        assert blind.whole_weights(matrix_of(rule, np.asarray(weights, float), graph)[0]).min() >= 0
 
 
 def by_columns(rule, models, updates, round, densities, graph, cut):

@@ -1,5 +1,7 @@
 """Mixing blind: exact, without overflow, and nothing to be seen in what the server has."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -17,8 +19,9 @@ seeds = st.integers(0, 2**32 - 1)
 cuts = st.builds(blind.Cut, seeds, st.integers(20, 50), st.integers(1, 20))
 
 
-def group(size, count=1, keys=(KEY,)):
-    return blind.Group(keys, blind.Cut(0, size, count))
+def group(size, count=1, keys=(KEY,), first=None):
+    cut = blind.Cut(0, size, count)
+    return blind.Group(keys, cut, () if first is None else blind.hashes(first, cut))
 
 
 def whole_row(row, keys, round, device):
@@ -95,7 +98,8 @@ def test_masked_mixing_is_open_mixing_bit_for_bit_and_near_that_of_floats(matrix
     weights = blind.whole_weights(matrix)
     open_rows = blind.floats(blind.mixed(weights, blind.whole(rows)))
     everything = cut.sent(3, 1.0)
-    devices, first = blind.Group((KEY,), cut), np.zeros(cut.size, np.float32)
+    first = np.zeros(cut.size, np.float32)
+    devices = blind.Group((KEY,), cut, blind.hashes(first, cut))
     sent = [blind.masked(row, devices, everything, "run", 3, device) for device, row in enumerate(rows)]
     held = np.stack([blind.sealed(content, cut, everything, 3, device) for device, content in enumerate(sent)])
     held[~brings] = 0  # nothing came
@@ -103,7 +107,7 @@ def test_masked_mixing_is_open_mixing_bit_for_bit_and_near_that_of_floats(matrix
     for row, wanted in zip(mixed, open_rows, strict=True):
         masks = [mask for place in cut.places for mask in blind.opened(row[place])[1]]
         assert {mask.device for mask in masks} <= set(np.flatnonzero(brings).tolist())
-        found = blind.taken_in(blind.handed_out(row, blind.Sealing(cut, first)), devices, "run")
+        found, _ = blind.taken_in(blind.handed_out(row, blind.Sealing(cut, first)), devices, "run")
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(open_rows, matrix @ rows.astype(float), atol=1e-5)
 
@@ -154,13 +158,22 @@ def mixed_alone(row, keys=(KEY,), weight=2**24):
     return values, mask
 
 
+def opens(values, masks, **more):
+    """Whether a device accepts them."""
+    try:
+        blind.unmasked(values, masks, 0, [KEY], "run", **more)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("change", "run"), [({"round": 5}, "run"), ({"device": 1}, "run"), ({}, "another"), ({"weight": 3}, "run")]
 )
 def test_a_row_of_another_round_device_or_run_is_refused(change, run):
     values, mask = mixed_alone(np.ones(1, np.float32))  # however short it is
     assert blind.unmasked(values, [mask], 0, [KEY], "run").tolist() == [1.0]
-    with pytest.raises(ValueError, match="does not open"):
+    with pytest.raises(ValueError, match="weights that sum to 1" if change == {"weight": 3} else "does not open"):
         blind.unmasked(values, [mask._replace(**change)], 0, [KEY], run)
     with pytest.raises(ValueError, match="does not open"):
         blind.unmasked(values, [mask], 1, [KEY], "run")  # as if it were another piece
@@ -168,8 +181,37 @@ def test_a_row_of_another_round_device_or_run_is_refused(change, run):
 
 def test_weights_that_do_not_sum_to_1_are_refused():
     values, mask = mixed_alone(np.ones(5, np.float32), weight=2**25)
-    with pytest.raises(ValueError, match="does not open"):
+    with pytest.raises(ValueError, match="weights that sum to 1"):
         blind.unmasked(values, [mask], 0, [KEY], "run")
+
+
+def mixed_of_two(weights, rounds=(4, 4), size=20):
+    """(masked values, the masks in them) of two rows of different devices."""
+    rng, cut = np.random.default_rng(0), blind.Cut(0, size)
+    rows = rng.normal(size=(2, size)).astype(np.float32)
+    sent = zip(rows, rounds, range(2), strict=True)
+    held = [blind.sealed(whole_row(row, [KEY], *where), cut, (0,), *where) for row, *where in sent]
+    return blind.opened(blind.mixed_sealed(np.array([weights]) * 2**24, np.stack(held))[0])
+
+
+def test_weights_are_no_larger_than_those_of_the_rule():
+    """A device whose rule averages opens averages only; another one, as much as fits."""
+    for weights, spread, allowed in (
+        ((0.5, 0.5), 1, True),
+        ((1.5, -0.5), 1, False),
+        ((1.5, -0.5), 2, True),
+        ((8.5, -7.5), 16, True),
+        ((8.75, -7.75), 16, False),
+    ):
+        whole = [int(weight * 2**24) for weight in weights]
+        assert opens(*mixed_of_two(np.array(whole) / 2**24), spread=spread) == allowed
+
+
+def test_a_mixture_of_two_rounds_is_refused():
+    """Both rows are honest, and both masks; each round has factors of its own."""
+    assert opens(*mixed_of_two((0.5, 0.5)))
+    with pytest.raises(ValueError, match="of one round"):
+        blind.unmasked(*mixed_of_two((0.5, 0.5), rounds=(4, 5)), 0, [KEY], "run")
 
 
 @given(seeds, st.integers(0, 23), st.integers(1, 2**64 - 1))
@@ -182,6 +224,82 @@ def test_a_row_that_was_changed_is_refused_whatever_is_in_it(seed, place, change
     values[place : place + 1] += np.uint64(change)
     with pytest.raises(ValueError, match="does not open"):
         blind.unmasked(values, [mask], 0, [KEY], "run")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20),
+    st.integers(1, 25),
+)
+def test_checks_are_exact_whatever_the_factors_and_values(pairs, block):
+    """Largest and smallest numbers, also in several blocks: as in whole numbers without end."""
+    factors, values = np.array([f for f, _ in pairs], np.uint64), np.array([v for _, v in pairs], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blind, "BLOCK", block)
+        assert blind._product(factors, values) == sum(f * v for f, v in pairs)
+
+
+def test_checks_of_many_large_numbers_are_exact():
+    """As many of the largest numbers as float64 adds up at once."""
+    size = blind.BLOCK + 1
+    factors, values = np.full(size, 2**64 - 1, np.uint64), np.full(size, -(2**63))
+    assert blind._product(factors, values) == -size * (2**64 - 1) * 2**63
+
+
+@pytest.mark.parametrize(("bits", "more"), [(4, 1), (4, 3), (5, 4), (2, 6)])
+def test_of_all_factors_one_in_as_many_fits_a_forgery_whatever_was_changed(bits, more):
+    """The proof's lemma, counted out: values of `bits` bits, factors of `more`, sums of both together."""
+    for change in set(range(-(2**bits) + 1, 2**bits)) - {0}:
+        sums = [factor * change % 2 ** (bits + more) for factor in range(2**more)]
+        assert len(set(sums)) == 2**more
+    weak = [factor * 2 ** (bits - 1) % 2**bits for factor in range(2**more)]  # without those bits: one in two
+    assert len(set(weak)) == 2
+
+
+POWERS = (62, 61, 60, 40, 0)
+
+
+@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("guess", [0, 5])
+def test_a_forgery_is_accepted_as_often_as_its_factor_is_guessed(power, guess, monkeypatch):
+    """With factors of three bits: one in eight, for powers of two as well, whatever the change of the check."""
+    factors = blind._factors
+    monkeypatch.setattr(blind, "_factors", lambda *where: factors(*where) & np.uint64(7))
+    accepted, tries = 0, 600
+    for number in range(tries):
+        key, row = number.to_bytes(32, "big"), np.array([-1.0, 0.5], np.float32)
+        values, mask = mixed_alone(row, [key])
+        values[:1] += np.uint64(2**power)
+        change = guess * 2**power
+        values[-blind.CHECKS :] += np.array([change >> 32 * i & 2**32 - 1 for i in range(4)], np.uint64)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blind, "CAP", 2.0**28)  # so that none is refused because it is too large
+            try:
+                blind.unmasked(values, [mask], 0, [key], "run")
+                accepted += 1
+            except ValueError:
+                pass
+    assert abs(accepted - tries / 8) < 6 * np.sqrt(tries * 7 / 64)
+
+
+def test_forgeries_that_sums_modulo_2_to_the_64_let_through_are_refused():
+    """The largest weights, and a change of 2^62 in one value or two, of either sign: 8 bits would decide about each."""
+    values, masks = mixed_of_two((8.5, -7.5))
+    assert opens(values, masks)
+    size = len(values) - blind.CHECKS
+    places = [(i,) for i in range(size)] + list(itertools.combinations(range(size), 2))
+    for power, some, sign in itertools.product((62, 63, 61), places, (1, -1)):
+        forged = values.copy()
+        forged[list(some)] += np.uint64(sign * 2**power % 2**64)
+        assert not opens(forged, masks)
+
+
+@given(seeds, st.integers(0, 63), st.integers(1, 20), st.sampled_from([(8.5, -7.5), (0.5, 0.5)]))
+def test_random_powers_of_two_are_refused(seed, power, count, weights):
+    rng, (values, masks) = np.random.default_rng(seed), mixed_of_two(weights)
+    places = rng.choice(len(values) - blind.CHECKS, count, replace=False)
+    values[places] += rng.choice(np.array([1, 2**64 - 1], np.uint64), count) << np.uint64(power)
+    values[-blind.CHECKS :] += rng.integers(0, 3, blind.CHECKS, np.uint64)
+    assert not opens(values, masks)
 
 
 def test_a_row_under_another_key_is_refused_and_keys_can_be_renewed_one_device_at_a_time():
@@ -215,12 +333,14 @@ def note(pieces):
         ({"masks": note(1)}, "masked must be 56 bytes"),
         ({"masks": note(1), "masked": bytes(56)}, "row must be 12 bytes"),
         ({"masks": note(3), "masked": bytes(112), "row": bytes(4)}, "row must be 0 bytes"),
-        ({"row": np.full(6, np.nan, "<f4").tobytes()}, "row must be finite"),
+        ({"row": np.full(6, np.nan, "<f4").tobytes()}, "must be that of the first model"),
+        ({"row": np.full(6, 1, "<f4").tobytes()}, "must be that of the first model"),
     ],
 )
 def test_a_row_that_was_not_handed_out_so_is_refused(fields, message):
+    devices = group(6, 2, first=np.zeros(6, np.float32))
     with pytest.raises(ValueError, match=message):
-        blind.taken_in({"row": b"", "masked": b"", "masks": b"", **fields}, group(6, 2), "run")
+        blind.taken_in({"row": b"", "masked": b"", "masks": b"", **fields}, devices, "run")
 
 
 @pytest.mark.parametrize("text", ["", "zz", "00" * 31, f"{'00' * 32}\nno"])
@@ -344,7 +464,8 @@ def test_no_mask_covers_two_pieces_rounds_devices_densities_or_values():
 
 def test_pieces_of_several_rounds_open_together_and_those_never_sent_are_the_first_model():
     """Two pieces of round 1, one of which is sent again in round 2; absent pieces cost four bytes a value."""
-    devices, first = group(40, 4), np.arange(40, dtype=np.float32)
+    first = np.arange(40, dtype=np.float32)
+    devices = group(40, 4, first=first)
     cut, one = devices.cut, np.array([[2**24]])
     state = np.zeros(cut.sealed_width, np.uint64)
     wanted = first.copy()
@@ -355,9 +476,58 @@ def test_pieces_of_several_rounds_open_together_and_those_never_sent_are_the_fir
             state[cut.places[piece]] = blind.mixed_sealed(one, held[None, cut.places[piece]])[0]
             wanted[cut.columns[piece]] = value
     fields = blind.handed_out(state, blind.Sealing(cut, first))
-    np.testing.assert_array_equal(blind.taken_in(fields, devices, "run"), wanted)
+    found, newest = blind.taken_in(fields, devices, "run")
+    np.testing.assert_array_equal(found, wanted)
+    assert [piece.round for piece in newest] == [1, 0, 2, 0]
     assert [len(fields[name]) for name in ("row", "masked", "masks")] == [4 * 20, 8 * 2 * 14, 2 * 36]
     swapped = state.copy()
     swapped[cut.places[0]], swapped[cut.places[2]] = state[cut.places[2]], state[cut.places[0]]
     with pytest.raises(ValueError, match="does not open"):
         blind.taken_in(blind.handed_out(swapped, blind.Sealing(cut, first)), devices, "run")
+
+
+# --- rows that come again ---------------------------------------------------------------------------------------------
+
+
+def handed(row, round, devices, sealing, sent=(0, 1)):
+    """The fields that hand out a row of which some pieces are of that round, and the others of the first model."""
+    held = blind.sealed(blind.masked(row, devices, sent, "run", round, 0), devices.cut, sent, round, 0)
+    for piece in sent:
+        place = devices.cut.places[piece]
+        held[place] = blind.mixed_sealed(np.array([[2**24]]), held[None, place])[0]
+    return blind.handed_out(held, sealing)
+
+
+def test_what_a_device_has_trained_from_comes_again_as_it_was_or_newer():
+    first, one, other = (np.full(6, value, np.float32) for value in (0.5, 1, 2))
+    devices = group(6, 2, first=first)
+    sealing = blind.Sealing(devices.cut, first)
+    public = {"row": np.concatenate([first[c] for c in devices.cut.columns]).tobytes(), "masked": b"", "masks": b""}
+    row, nothing = blind.taken_in(public, devices, "run")
+    np.testing.assert_array_equal(row, first)
+    assert nothing == (blind.Newest(),) * 2
+    half = blind.taken_in(handed(one, 3, devices, sealing, sent=(1,)), devices, "run", nothing)[1]
+    both = blind.taken_in(handed(one, 4, devices, sealing), devices, "run", half)[1]
+    assert [[piece.round for piece in newest] for newest in (half, both)] == [[0, 3], [4, 4]]
+    for fields, before, may in (
+        (handed(one, 4, devices, sealing), both, True),  # the same again
+        (handed(other, 5, devices, sealing), both, True),
+        (handed(other, 4, devices, sealing), both, False),  # another one of that round
+        (handed(one, 3, devices, sealing), both, False),
+        (handed(one, 5, devices, sealing, sent=(1,)), both, False),  # one piece newer, one the first model
+        (handed(one, 3, devices, sealing, sent=(1,)), half, True),
+        (public, nothing, True),
+        (public, half, False),
+        (public, both, False),
+    ):
+        if may:
+            blind.taken_in(fields, devices, "run", before)
+        else:
+            with pytest.raises(ValueError, match="a piece is of round"):
+                blind.taken_in(fields, devices, "run", before)
+
+
+def test_a_device_that_was_not_told_the_first_model_takes_no_row_without_masks():
+    fields = {"row": bytes(24), "masked": b"", "masks": b""}
+    with pytest.raises(ValueError, match="must be that of the first model"):
+        blind.taken_in(fields, group(6), "run")

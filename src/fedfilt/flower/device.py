@@ -133,10 +133,12 @@ def _check_owner(folder: Path) -> None:
 
 
 def _group(folder: Path, desk: Desk, privacy: Table) -> blind.Group:
-    """How this device hides its rows: the keys in its folder, and the number of pieces from the experiment."""
-    pieces = check_count("pieces", privacy.get("pieces", 1), high=blind.PIECES)
+    """How this device hides its rows: the keys in its folder; pieces, first model and weights from the experiment."""
+    first = tuple(map(str, privacy["first"]))
+    pieces = check_count("pieces", len(first), high=blind.PIECES)
+    spread = check_count("spread", privacy["spread"], high=blind.SPREAD)
     keys = blind.read_keys((folder / GROUP_KEY).read_text(encoding="utf-8"))
-    return blind.Group(tuple(keys), blind.Cut(desk.seed, desk.width, pieces))
+    return blind.Group(tuple(keys), blind.Cut(desk.seed, desk.width, pieces), first, spread)
 
 
 def making_of(table: Table) -> Making:

@@ -17,6 +17,7 @@ from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._types import Array, Table
 from fedfilt.aggregators.feddyn import FedDyn
+from fedfilt.aggregators.gfedfilt import GFedFilt
 from fedfilt.clients.feddyn import FedDyn as FedDynClient
 from fedfilt.data import FederatedData
 from fedfilt.data.deal import held_out
@@ -37,7 +38,7 @@ from fedfilt.runs.config import Config
 from fedfilt.schedulers.everything import Everything
 from fedfilt.sparsifiers.top_k import TopK
 from fedfilt.system.about import about
-from fedfilt.system.blind import MOST, PIECES, Cut, Sealing
+from fedfilt.system.blind import MOST, PIECES, SPREAD, Cut, Sealing, hashes
 from fedfilt.system.hardware import Hardware
 from fedfilt.system.orders import Job, Plan
 from fedfilt.training.client import extra, is_personal, passes, seldom, travels, usual
@@ -417,8 +418,23 @@ def known(run: Run) -> Table:
     found = {"seed": config.seed, "data": data, "model": model, "training": training, "sparsifier": table["sparsifier"]}
     found |= {key: table[key] for key in ("client", "encoder") if key in table}
     if config.privacy.blind:
-        found["privacy"] = {"blind": True} | ({"pieces": run.cut.count} if run.cut.count > 1 else {})
+        spread = 1 if averages(config.aggregator) else SPREAD
+        found["privacy"] = {"blind": True, "first": list(hashes(run._first, run.cut)), "spread": spread}
     return found
+
+
+def averages(rule: Rule) -> bool:
+    """Whether a rule is known to have no negative weights, whoever is absent: all its rows are averages.
+
+    >>> from fedfilt import filters
+    >>> from fedfilt.aggregators import GFedFilt
+    >>> averages(GFedFilt(filters.Tikhonov(mu=1.0))), averages(GFedFilt(filters.Ideal()))
+    (True, False)
+    """
+    name = _parts.name_of(rule, "aggregators")
+    if isinstance(rule, GFedFilt) and name == "gfedfilt":
+        return _parts.name_of(rule.filter, "filters") in ("allpass", "floor", "heat", "tikhonov")
+    return name in ("fedavg", "local", "room_average", "sfl")
 
 
 def model_of(config: Config, data: FederatedData, seed: int = 0) -> Any:

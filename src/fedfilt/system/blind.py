@@ -13,9 +13,29 @@ No mask is used for two rows: the key of a mask is derived with a salt, and the 
 5297). The same row gives the same masked bytes again, and a different row gets a different mask, even after a kill, a
 lost disk, a restored backup, or a job that the server repeats. A device need not remember which masks it has used.
 
-No row can be replaced: together with its values, a device masks four sums of them with secret factors. They are mixed
-like values, so the device that opens a mixed row can check that it is the claimed mixture. A row from another round,
-run or device, or one that was changed, is refused, whatever it contains: so the server learns nothing by trying.
+No row can be replaced. With the values q_c of a piece, a device sends their sum t = sum_c f_c q_c modulo 2^128, under a
+mask m of 128 bits. The factors f_c are uniform in 0 .. 2^64 - 1, from a key of the run, the round and the piece. The
+server mixes t + m as it mixes values. The device that opens a mixture, and finds the values v_c in it, takes the masks
+off and compares what remains with sum_c f_c v_c. (Sums modulo 2^64 would be weak: to a change of 2^62, only the last
+two bits of a factor matter.)
+
+* Claim: what opens to other values than the claimed mixture s_c = sum_j w_ij q_jc, in one or more places, is accepted
+  with a probability of at most 2^-64. Of n attempts, whatever they are, one is accepted with at most n 2^-64.
+* Proof: both v_c and s_c are limited to 2^62, so d_c = v_c - s_c is below 2^64 in magnitude. The piece is accepted if
+  sum_c f_c d_c = e modulo 2^128, where e is what the server has changed of the sum. As q and t are under masks that are
+  used once, nothing that the server has depends on the factors, and so neither do e and d. Let d_c = 2^a b, with b odd
+  and a <= 63, be one that is not 0. Given all other factors, f_c is then determined modulo 2^(128 - a), which is at
+  least 2^65: of its 2^64 values at most one fits. A refusal says nothing but that, and what is not a forgery is always
+  accepted; so up to the first success, attempts are a fixed list, each with one chance in 2^64. A mask that no device
+  has used is as good as uniform, also times its weight, up to 28 bits: what is claimed to contain it is accepted with a
+  probability of at most 2^-100.
+* So a row from another run, round, device or piece, or one that was changed, is refused, whatever it contains, and the
+  server learns nothing by trying. All of this holds as far as HKDF, HMAC and ChaCha20 do.
+* For the server to mix it modulo 2^64, t + m travels as four limbs of 32 bits. A mixture of limbs is at most 2^60 in
+  magnitude. The device puts the mixed limbs together, modulo 2^128.
+
+No row comes again. Of every piece, a device remembers the newest that it has trained from. It takes no older one, no
+other one of the same round, and the first model only before any other, known by its hash (`taken_in`).
 
 No position leaks information: to send less, a row is cut into pieces. The columns of a piece are drawn from the seed,
 and the round number determines which pieces are sent. Every piece is masked, checked, mixed and opened separately, so
@@ -45,7 +65,9 @@ LEAP = 2.0  # length of an update, at most, as a multiple of that of the model i
 MOST = 512  # devices
 SALT = 16  # bytes: 4 that name the group key, 12 from the row
 KEY = 32  # bytes of a group key
-CHECKS = 4  # sums by which a piece is checked
+CHECKS = 4  # limbs of the sum by which a piece is checked
+LIMB = 32  # bits of a limb
+BLOCK = 1 << 20  # products of two 16-bit numbers that float64 adds up without rounding, with a bit to spare
 PIECES = 20  # into which rows are cut where less than all is sent; at most 32, the bits of a note
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio, without its whole part, in 2^64ths
 NOTE = np.dtype([("device", "<u4"), ("round", "<u4"), ("weight", "<i8"), ("salt", f"V{SALT}"), ("pieces", "<u4")])
@@ -124,6 +146,24 @@ class Group(NamedTuple):
 
     keys: tuple[bytes, ...]  # see `read_keys`
     cut: Cut
+    first: tuple[str, ...] = ()  # hashes of the pieces of the first model, see `hashes`; no other piece comes unmasked
+    spread: int = SPREAD  # to which the magnitudes of a row's weights may sum: 1 with a rule that only averages
+
+
+class Newest(NamedTuple):
+    """Of a piece, the newest that a device has trained from; as it is: the first model."""
+
+    round: int = 0  # of the masks in it
+    hash: str = ""
+
+
+def hashes(row: Array, cut: Cut) -> tuple[str, ...]:
+    """The sha256 of every piece of a row."""
+    return tuple(_hash(row[columns]) for columns in cut.columns)
+
+
+def _hash(values: Array) -> str:
+    return hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()
 
 
 # --- fixed point --------------------------------------------------------------------------------------------------
@@ -205,35 +245,38 @@ def masked(row: Array, group: Group, sent: Sequence[int], run: str, round: int, 
 
     The first key draws the masks, the last one the factors of the checks; see `read_keys`.
     """
-    keys, cut = group
-    values = [whole(row[cut.columns[piece]]).view(np.uint64) for piece in sent]
+    keys, cut = group.keys, group.cut
+    values = [whole(row[cut.columns[piece]]) for piece in sent]
     head = f"{run}|{round}|{device}|{cut.count}|{list(sent)}|".encode()
     seal = hmac.new(_derived(keys[0], b"", b"salt"), head + np.concatenate(values).tobytes(), hashlib.sha256).digest()
     mask = Mask(device, round, 1, key_name(keys[0]) + seal[: SALT - 4])
     content = [mask.salt]
     for piece, part in zip(sent, values, strict=True):
-        checked = np.concatenate([part, _checks(part, keys, run)])
-        content.append((checked + _drawn(mask, piece, keys, run, len(checked))).astype("<u8").tobytes())
+        drawn, check_mask = _drawn(mask, piece, keys, run, len(part))
+        check = check_mask + _product(_factors(keys, run, round, piece, len(part)), part)
+        limbs = [check >> LIMB * i & 2**LIMB - 1 for i in range(CHECKS)]
+        content += [(part.view(np.uint64) + drawn).astype("<u8").tobytes(), np.array(limbs, "<u8").tobytes()]
     return b"".join(content)
 
 
-def unmasked(values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[bytes], run: str) -> Array:
+def unmasked(
+    values: Array, masks: Sequence[Mask], piece: int, keys: Sequence[bytes], run: str, spread: int = SPREAD
+) -> Array:
     """The mixed piece in masked values, as floats; ValueError if it is not the mixture that the masks claim."""
-    weights = [mask.weight for mask in masks]
-    values = values.copy()
+    weights, round = [mask.weight for mask in masks], masks[0].round
+    total = sum(map(abs, weights))
+    if sum(weights) != 2**WEIGHT_BITS or total > spread * 2**WEIGHT_BITS or any(mask.round != round for mask in masks):
+        raise ValueError("a mixture must be of one round, with weights that sum to 1 and are within bounds")
+    row, limbs = values[:-CHECKS].copy(), values[-CHECKS:].view(np.int64).tolist()
+    check = sum(limb << LIMB * i for i, limb in enumerate(limbs))
     for mask in masks:
-        drawn = _drawn(mask, piece, keys, run, len(values))
-        values -= np.array(mask.weight, np.int64).astype(np.uint64) * drawn
-    row, checks = values[:-CHECKS], values[-CHECKS:]
-    found = row.view(np.int64)
-    most = sum(map(abs, weights)) * int(CAP) * 2**FRACTION_BITS
-    if (
-        sum(weights) != 2**WEIGHT_BITS
-        or most > 2**62
-        or found.max(initial=0) > most
-        or found.min(initial=0) < -most
-        or (_checks(row, keys, run) != checks).any()
-    ):
+        drawn, check_mask = _drawn(mask, piece, keys, run, len(row))
+        row -= np.array(mask.weight, np.int64).astype(np.uint64) * drawn
+        check -= mask.weight * check_mask
+    found, most = row.view(np.int64), total * int(CAP) * 2**FRACTION_BITS
+    off = check - _product(_factors(keys, run, round, piece, len(row)), found)
+    beyond = (found > most) | (found < -most)  # looked at whatever is off: a refusal takes as long for any reason
+    if beyond.any() | (off % 2 ** (LIMB * CHECKS) != 0):
         raise ValueError("the mixed row does not open: it was changed, or is from another run, round or device")
     return floats(row)
 
@@ -257,18 +300,37 @@ def read_keys(text: str) -> list[bytes]:
     return keys
 
 
-def _drawn(mask: Mask, piece: int, keys: Sequence[bytes], run: str, size: int) -> Array:
-    """(size,) uint64 of a mask, from a key that is this mask's and this piece's alone."""
+def _drawn(mask: Mask, piece: int, keys: Sequence[bytes], run: str, size: int) -> tuple[Array, int]:
+    """((size,) uint64 of a mask, 128 bits for the check), from a key that is this mask's and this piece's alone."""
     named = [key for key in keys if key_name(key) == mask.salt[:4]]
     if not named:
         raise ValueError("the row is masked with a group key that this device does not have")
-    return _stream(_derived(named[0], mask.salt, f"mask|{run}|{mask.round}|{mask.device}|{piece}".encode()), size)
+    key = _derived(named[0], mask.salt, f"mask|{run}|{mask.round}|{mask.device}|{piece}".encode())
+    stream = _stream(key, size + 2)
+    return stream[:size], int(stream[-1]) << 64 | int(stream[-2])
 
 
-def _checks(values: Array, keys: Sequence[bytes], run: str) -> Array:
-    """(CHECKS,) sums of values times factors that only devices know."""
-    factors = _stream(_derived(keys[-1], b"", f"check|{run}".encode()), CHECKS * len(values))
-    return mixed(factors.reshape(CHECKS, -1), values)
+def _factors(keys: Sequence[bytes], run: str, round: int, piece: int, size: int) -> Array:
+    """(size,) uint64 factors of a check, which only devices know."""
+    return _stream(_derived(keys[-1], b"", f"check|{run}|{round}|{piece}".encode()), size)
+
+
+def _product(factors: Array, values: Array) -> int:
+    """The sum of factors (uint64) times values (int64), exactly: by quarters, with whole numbers in float64."""
+    total = 0
+    for start in range(0, len(values), BLOCK):
+        sums = _quarters(factors[start : start + BLOCK]) @ _quarters(values[start : start + BLOCK]).T
+        total += sum(int(number) << 16 * (i + j) for (i, j), number in np.ndenumerate(sums))
+    return total
+
+
+def _quarters(numbers: Array) -> Array:
+    """(4, n) numbers by 16 bits, lowest first; the last quarter has the sign."""
+    found = np.empty((4, len(numbers)))
+    for i, shift in enumerate((0, 16, 32)):
+        found[i] = numbers >> shift & 0xFFFF
+    found[3] = numbers >> 48
+    return found
 
 
 def _stream(key: bytes, size: int) -> Array:
@@ -337,7 +399,7 @@ def _split(piece: Array) -> tuple[Array, Array]:
 def handed_out(row: Array, sealing: Sealing) -> dict[str, bytes]:
     """The fields of a message that hand a sealed row out: `row` has pieces of the first model, `masked` the others.
 
-    `masks` says of every mask in which pieces it is, as bits. Before the first mixing, `row` is the first model.
+    `masks` says of every mask in which pieces it is, as bits.
     """
     cut, first = sealing
     public, found, notes = [], [], dict[Mask, int]()
@@ -349,32 +411,41 @@ def handed_out(row: Array, sealing: Sealing) -> dict[str, bytes]:
             public.append(first[cut.columns[piece]].astype("<f4").tobytes())
         for mask in masks:
             notes[mask] = notes.get(mask, 0) | 1 << piece
-    if not notes:
-        return {"row": first.astype("<f4").tobytes()}
     masks_in = np.array([(*mask, pieces) for mask, pieces in notes.items()], NOTE)
     return {"row": b"".join(public), "masked": b"".join(found), "masks": masks_in.tobytes()}
 
 
-def taken_in(fields: dict[str, bytes], group: Group, run: str) -> Array:
-    """(B,) the row that was handed out so, without its masks; ValueError if it is not what it says."""
-    keys, cut = group
+def taken_in(
+    fields: dict[str, bytes], group: Group, run: str, before: Sequence[Newest] = ()
+) -> tuple[Array, tuple[Newest, ...]]:
+    """((B,) the row that was handed out so, without its masks; of which rounds it is), if it may come now.
+
+    `before` is what the device has trained from last. ValueError if a piece is older, or another one of the same round,
+    or not what it says it is.
+    """
+    cut = group.cut
     masks = _masks(fields["masks"], cut.count)
     wanted = [8 * (len(columns) + CHECKS) * bool(m) for columns, m in zip(cut.columns, masks, strict=True)]
     public = [4 * len(columns) * (not m) for columns, m in zip(cut.columns, masks, strict=True)]
     for name, sizes in (("masked", wanted), ("row", public)):
         if len(fields[name]) != sum(sizes):
             raise ValueError(f"{name} must be {sum(sizes)} bytes long for these masks, got {len(fields[name])}")
-    row = np.empty(cut.size, np.float32)
+    row, newest = np.empty(cut.size, np.float32), list[Newest]()
     starts = np.cumsum([0, *wanted]), np.cumsum([0, *public])
     for piece, (columns, inside) in enumerate(zip(cut.columns, masks, strict=True)):
         if inside:
             values = np.frombuffer(fields["masked"], "<u8", len(columns) + CHECKS, starts[0][piece]).astype(np.uint64)
-            row[columns] = unmasked(values, inside, piece, keys, run)
+            row[columns] = unmasked(values, inside, piece, group.keys, run, group.spread)
+            newest.append(Newest(inside[0].round, _hash(row[columns])))
         else:
             row[columns] = np.frombuffer(fields["row"], "<f4", len(columns), starts[1][piece])
-    if not np.isfinite(row).all():
-        raise ValueError("row must be finite, got NaN or infinity")
-    return row
+            newest.append(Newest())
+            if _hash(row[columns]) not in group.first[piece : piece + 1]:
+                raise ValueError("a piece without masks must be that of the first model")
+    for now, last in zip(newest, before or [Newest()] * cut.count, strict=True):
+        if now != last and now.round <= last.round:
+            raise ValueError(f"a piece is of round {now.round}, after one of round {last.round}")
+    return row, tuple(newest)
 
 
 def _masks(content: bytes, count: int) -> list[list[Mask]]:

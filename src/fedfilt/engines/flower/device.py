@@ -2,9 +2,11 @@
 
 In the device's folder lie `model.safetensors` (its newest model, for plain PyTorch), `left-N.safetensors` (what it had
 not sent yet after round N) and, if it was dealt its samples, `samples.safetensors`. Nothing of what is left is final
-before the server says that round N was accepted; then what belongs to other rounds is removed.
+before the server says that round N was accepted; then what belongs to other rounds is removed. If rows are hidden from
+the server, `opened.json` says of which rounds the row is that the device trained from last.
 """
 
+import json
 import logging
 import math
 import time
@@ -20,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedfilt._files import write_atomically
+from fedfilt._reading import read_json
 from fedfilt._types import Array
 from fedfilt.data.own import BadData, Report
 from fedfilt.data.samples import FederatedData
@@ -39,6 +42,9 @@ log = logging.getLogger("fedfilt")
 
 PARTS = ("train", "local", "everybody")
 KEPT = "client."  # begins the names of what a client keeps
+OPENED = "opened.json"
+# All that the server is told of any row that does not open, or may not come now
+REFUSED = "this device refuses the row that it was given; its log says why"
 
 
 class Holdings(NamedTuple):
@@ -68,7 +74,7 @@ def train_reply(content: RecordDict, here: Workplace) -> RecordDict:
     """Carry out a training job; reply with the packed update, or masked pieces. What is not sent stays on disk."""
     check_about(content, here.about)
     width = here.desk.width
-    run, job = messages.read_train_order(content, width, _opener(here), here.desk.least)
+    run, job = messages.read_train_order(content, width, _opener(here, keep=True), here.desk.least)
     holdings, folder = here.samples(job.device), here.folder
     left, lost = _settle(folder, run, job, width)
     take_model(here, holdings, (job.device, job.model, job.round - 1, left.state))
@@ -109,10 +115,54 @@ def _masked(run: str, job: Job, own: Own, desk: Desk, group: blind.Group) -> Don
     return done._replace(content=content, residual=left)
 
 
-def _opener(here: Workplace) -> messages.Open | None:
-    """What takes the masks off this device's row; None if the server may see it."""
+def _opener(here: Workplace, keep: bool = False) -> messages.Open | None:
+    """What takes the masks off this device's row; None if the server may see it.
+
+    With `keep`, older rows are refused from now on. That is for a row to train from: the server has saved it. One that
+    is being tested may be lost in a crash of the server, which then mixes its round again.
+    """
     group = here.group
-    return None if group is None else lambda run, fields: blind.taken_in(fields, group, run)
+    if group is None:
+        return None
+
+    def take_off(run: str, fields: dict[str, bytes]) -> Array:
+        try:
+            before = _opened(here.folder, group, run)
+            row, newest = blind.taken_in(fields, group, run, before)
+        except ValueError as error:
+            log.warning("a row is refused: %s", error)
+            raise messages.BadMessage(REFUSED) from None
+        if keep and newest != before:
+            here.folder.mkdir(parents=True, exist_ok=True)
+            table = {"key": _key_name(group), "run": run, "pieces": newest}
+            write_atomically(here.folder / OPENED, json.dumps(table).encode())
+        return row
+
+    return take_off
+
+
+def _opened(folder: Path, group: blind.Group, run: str) -> tuple[blind.Newest, ...]:
+    """The newest that this device has trained from, of every piece; ValueError if that was in another run."""
+    nothing, path = (blind.Newest(),) * group.cut.count, folder / OPENED
+    try:
+        table = read_json(path)
+        if table["key"] != _key_name(group):
+            return nothing  # of another deployment
+        known, found = str(table["run"]), tuple(blind.Newest(int(round), str(hash)) for round, hash in table["pieces"])
+        if len(found) != len(nothing):
+            raise ValueError(f"it has {len(found)} pieces")
+    except FileNotFoundError:
+        return nothing
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path} cannot be used: {error}; without it, this device takes any row that opens") from None
+    if known != run:
+        raise ValueError(f"the row is of the run {short(run)}, after one of the run {short(known)}")
+    return found
+
+
+def _key_name(group: blind.Group) -> str:
+    """Names a deployment: its group key that checks."""
+    return blind.key_name(group.keys[-1]).hex()
 
 
 def check_about(content: RecordDict, about: str) -> None:

@@ -265,7 +265,7 @@ def _check_head(record: ConfigRecord, run: str, round: int, device: int) -> None
 
 
 def _row(record: ConfigRecord, size: int, open: Open | None, least: int) -> Array:
-    if "masked" in record:
+    if open is not None or "masked" in record:
         return _unmasked(record, open)
     content: bytes = _get(record, "row", bytes)
     shorter = least and 4 * least <= len(content) < 4 * size and len(content) % (4 * math.gcd(least, size)) == 0
@@ -282,10 +282,7 @@ def _unmasked(record: ConfigRecord, open: Open | None) -> Array:
     fields = {name: _get(record, name, bytes) for name in ("row", "masked", "masks")}
     if open is None:
         raise BadMessage("row is masked, but this device has no group key")
-    try:
-        return open(_get(record, "run", str), fields)
-    except ValueError as error:
-        raise BadMessage(str(error)) from None
+    return open(_get(record, "run", str), fields)
 
 
 def _sums_bytes(sums: Array) -> bytes:
