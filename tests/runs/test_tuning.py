@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -104,6 +105,43 @@ def test_a_tuning_that_was_stopped_goes_on_to_the_same_choices(tuned, tmp_path, 
     again = fedfilt.tune(QUICK, RULES, 10, 2, folder, resume=True, progress=False)
     assert (folder / tuning.FILE).read_bytes() == (tuned.folder / tuning.FILE).read_bytes()
     assert again.rules == tuned.rules
+
+
+def test_a_folder_keeps_the_rules_that_were_tuned_in_it(tmp_path):
+    def again(rules, resume, **changes):
+        how = {"budget": 3, "seeds": 1, "folder": tmp_path / "t", "progress": False, **changes}
+        return fedfilt.tune(QUICK, rules, resume=resume, **how)
+
+    first = again("fedavg", False)
+    written = (tmp_path / "t" / tuning.FILE).read_bytes()
+    with pytest.raises(ValueError, match="holds a tuning already; go on with --resume"):
+        again("local", False)
+    for changes, words in (
+        ({"budget": 4}, "budget was 3, is 4"),
+        ({"first_seed": 7}, r"seeds was \[100\], is \[7\]"),
+        ({"evaluation": {"validation": 0.5}}, "evaluation.validation was 0.25, is 0.5"),
+        ({"scheduler": {"epochs": 2}}, "its experiment differs in scheduler"),
+    ):
+        with pytest.raises(ValueError, match=f"holds another tuning .{words}"):
+            again("local", True, **changes)
+    assert (tmp_path / "t" / tuning.FILE).read_bytes() == written
+    both = again("local", True)
+    assert list(both.rules) == ["fedavg", "local"]
+    assert both.rules["fedavg"] == first.rules["fedavg"]
+    assert again("fedavg", True).rules == both.rules
+
+
+@pytest.mark.parametrize(("first", "changes"), [(0, []), (3, ["seed=1"]), (100, []), (6, [])])
+def test_the_command_that_is_proposed_is_on_seeds_that_were_not_used(tmp_path, first, changes):
+    file, out = config_file(tmp_path, **QUICK), tmp_path / "t"
+    how = ["--rules", "fedavg", "--budget", 1, "--seeds", 1, "--first-seed", first, "--out", out]
+    done = call("tune", file, *changes, *how)
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words[:2] == ["fedfilt", "compare"]
+    assert any(word.startswith("seed=") for word in words[3 + len(changes) :]) == (first < 5)
+    done = call(*words[1:])
+    assert done.returncode == 0, done.stderr
 
 
 def test_settings_that_fail_are_left_out_with_the_reason(tmp_path):

@@ -140,6 +140,7 @@ def tune(
     """
     number = check_count("budget", budget, low=len(seeds)) // len(seeds)
     config = validated(config)
+    kept = _kept(folder, config, budget, seeds, resume)
     check_playable(config, rules, seeds[0], store)
     tried = {rule: [{RATE: rate} for rate in rates(config.training.learning_rate, number)] for rule in rules}
     played = _Played(config, seeds, folder, {})
@@ -155,14 +156,43 @@ def tune(
     found = {rule: played.ranked(rule, [*own, *more[rule]]) for rule, own in tried.items()}
     metric = metric_of(last_tests(played.place(rules[0], found[rules[0]][0].settings, seeds[0])))
     table = {
-        "rules": {rule: [one._asdict() for one in own] for rule, own in found.items()},
+        "rules": {rule: [one._asdict() for one in own] for rule, own in {**kept, **found}.items()},
         "metric": metric.key,
         "lower": metric.lower,
         "seeds": list(seeds),
         "budget": budget,
+        "validation": config.evaluation.validation,
         "experiment": _experiment(config),
     }
     write_atomically(folder / FILE, json.dumps(table, indent=1).encode())
+
+
+def _kept(
+    folder: Path, config: Config, budget: int, seeds: Sequence[int], resume: bool
+) -> Mapping[str, Sequence[Tried]]:
+    """The rules that were tuned in a folder before, which stay; refuses another tuning."""
+    if not (folder / FILE).exists():
+        return {}
+    if not resume:
+        raise ValueError(
+            f"{folder} holds a tuning already; go on with --resume (resume=True), also with other rules, or choose "
+            "another --out"
+        )
+    before, now = Tuned.of(folder), json.loads(json.dumps(_experiment(config)))
+    share = config.evaluation.validation
+    compared = {
+        "budget": (before.budget, budget),
+        "seeds": ([*before.seeds], [*seeds]),
+        "evaluation.validation": (read_json(folder / FILE).get("validation", share), share),
+    }
+    changes = [f"{name} was {was}, is {given}" for name, (was, given) in compared.items() if was != given]
+    if other := [key for key in sorted({*now, *before.experiment}) if now.get(key) != before.experiment.get(key)]:
+        changes.append(f"its experiment differs in {', '.join(other)}")
+    if changes:
+        raise ValueError(
+            f"{folder} holds another tuning ({'; '.join(changes)}); resume with the same one, or choose another --out"
+        )
+    return before.rules
 
 
 def validated(config: Config) -> Config:
