@@ -144,7 +144,8 @@ def compared(
     chosen = tuned if isinstance(tuned, Tuned) else Tuned.of(tuned)
     if both := sorted(set(seeds) & set(chosen.seeds)):
         raise ValueError(
-            f"seed must not be one that settings were chosen with ({both} in {chosen.folder}); choose another"
+            f"seed must not be one that settings were chosen with ({both} in {chosen.folder}); choose another, such as "
+            f"seed={max(chosen.seeds) + 1}"
         )
     found = chosen.variants(config, list(chosen.rules) if rules is None else _named(rules))
     return with_controls(found) if controls else found

@@ -216,9 +216,9 @@ def test_devices_with_few_labels_need_no_graph():
     [
         ({"rooms": 8, "devices": 8}, "links"),
         ({"rooms": 8, "devices": 8, "between": "everyone"}, "links"),
-        ({"rooms": 1, "devices": 2}, "links"),
+        ({"rooms": 1, "devices": 2}, "devices"),
         ({"rooms": 2, "devices": 4}, "devices"),
-        ({"rooms": 1, "devices": 1}, "links"),
+        ({"rooms": 1, "devices": 1}, "devices"),
     ],
 )
 def test_what_cannot_be_judged_is_said(graph, why):
@@ -342,7 +342,12 @@ def test_a_graph_that_a_run_must_not_find_is_not_proposed():
         found = fedfilt.advise({**ROOMS, "partition": "uniform", "privacy": privacy, "rounds": 2})
         assert found.why["found"] == "refused"
         assert found.graph != "found"
-        assert "The found graph cannot be judged: a run with this [privacy]" in " ".join(found.sentences())
+        said = " ".join(found.sentences())
+        assert "The found graph cannot be judged: a run with this [privacy]" in said
+        assert "two_level cannot be used here: " in said
+        assert found.rules[:2] == ["finetune", "fedavg"]
+        for rule in found.rules:
+            Run(with_rule(from_table({**ROOMS, "partition": "uniform", "privacy": privacy, "rounds": 2}), rule))
 
 
 def test_any_key_of_an_experiment_may_be_overridden(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.rules import with_rule
 from fedfilt.runs.tuning import RATE, Tuned, drawn, rates, searched
-from helpers import SMALL, call, config_file
+from helpers import SMALL, call, config_file, finish
 
 QUICK = {**SMALL, "rounds": 2, "samples": {"train": 12, "local_test": 5, "global_test": 20}}
 RULES = ["fedavg", "ditto", "feddyn"]
@@ -116,6 +116,7 @@ def test_a_folder_keeps_the_rules_that_were_tuned_in_it(tmp_path):
     written = (tmp_path / "t" / tuning.FILE).read_bytes()
     with pytest.raises(ValueError, match="holds a tuning already; go on with --resume"):
         again("local", False)
+    assert Tuned.of(tmp_path / "t" / tuning.FILE).folder == tmp_path / "t"  # the file itself will do
     for changes, words in (
         ({"budget": 4}, "budget was 3, is 4"),
         ({"first_seed": 7}, r"seeds was \[100\], is \[7\]"),
@@ -129,6 +130,18 @@ def test_a_folder_keeps_the_rules_that_were_tuned_in_it(tmp_path):
     assert list(both.rules) == ["fedavg", "local"]
     assert both.rules["fedavg"] == first.rules["fedavg"]
     assert again("fedavg", True).rules == both.rules
+
+
+def test_several_runs_do_not_go_into_the_folder_of_one(tmp_path):
+    finish(tmp_path / "run", rounds=1)
+    before = sorted((tmp_path / "run").iterdir())
+    (tmp_path / "file").write_text("")
+    for place, words in (("run", "is the folder of a single run; choose another --out"), ("file", "is a file")):
+        with pytest.raises(ValueError, match=words):
+            fedfilt.tune(QUICK, "fedavg", 1, 1, tmp_path / place, progress=False)
+        with pytest.raises(ValueError, match=words):
+            fedfilt.compare(QUICK, "fedavg", folder=tmp_path / place, progress=False)
+    assert sorted((tmp_path / "run").iterdir()) == before
 
 
 @pytest.mark.parametrize(("first", "changes"), [(0, []), (3, ["seed=1"]), (100, []), (6, [])])
@@ -226,7 +239,9 @@ def test_rules_are_compared_with_their_settings_on_other_seeds(tuned, tmp_path):
 
 def test_seeds_that_settings_were_chosen_with_are_refused(tuned, tmp_path, caplog):
     where = {"folder": tmp_path / "c", "progress": False}
-    with pytest.raises(ValueError, match=r"seed must not be one that settings were chosen with \(\[100, 101\] in"):
+    with pytest.raises(
+        ValueError, match=r"seed must not .* with \(\[100, 101\] in .*; choose another, such as seed=102"
+    ):
         fedfilt.compare(QUICK, seeds=3, tuned=tuned, seed=99, **where)
     with pytest.raises(ValueError, match="over tries settings, but tuned has already chosen them"):
         fedfilt.compare(QUICK, tuned=tuned.folder, over=["training.learning_rate=1,2"], **where)
@@ -240,7 +255,15 @@ def test_seeds_that_settings_were_chosen_with_are_refused(tuned, tmp_path, caplo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"rules": {"fedavg": []}}', '{"rules": {"fedavg": [{"settings": 1}]}}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"rules": {}, "metric": "accuracy", "lower": false, "seeds": [], "budget": 1, "experiment": {}}',
+        '{"rules": {"fedavg": []}}',
+        '{"rules": {"fedavg": [{"settings": 1}]}}',
+    ],
 )
 def test_a_file_that_is_none_is_named(tuned, tmp_path, text):
     (tmp_path / tuning.FILE).write_text(text)

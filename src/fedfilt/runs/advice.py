@@ -36,7 +36,7 @@ from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config
-from fedfilt.runs.rules import rule_name
+from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.runs.tables import GraphTable
 from fedfilt.training.client import TESTING
 
@@ -113,6 +113,7 @@ class Advice:
     clusters: list[list[int]]  # devices that are linked in the graphs of both halves
     found_by: list[str]  # overrides to find the graph as it was judged
     why: Mapping[str, str]  # "given", "found" -> a key of WHY
+    refused: Mapping[str, str]  # rules that would be advised, but that this experiment cannot have -> why
 
     @property
     def graph(self) -> str:
@@ -125,7 +126,7 @@ class Advice:
         """The rules to compare: the advised one first, then fine-tuning, FedAvg and the experiment's own rule."""
         graph = [] if self.graph == "none" else ["mu=10" if self.strong else "mu=1"]
         rules = [THIRD, RECIPE, *graph] if self.strong else [RECIPE, *graph]
-        return list(dict.fromkeys([*rules, "finetune", "fedavg", self.own]))
+        return [rule for rule in dict.fromkeys([*rules, "finetune", "fedavg", self.own]) if rule not in self.refused]
 
     @property
     def strong(self) -> bool:
@@ -156,9 +157,12 @@ class Advice:
             how = "mostly" if self.labels >= LABELS else "hardly" if self.labels < LABELS / 2 else "partly"
             said.append(f"Devices are {how} alike by their labels (correlation {self.labels:.2f}, judged by {basis}).")
         first = self.rules[0]
+        said += [f"{rule} cannot be used here: {why}." for rule, why in [*self.refused.items()][:1]]
         if self.graph == "none":
             said.append(self._without())
-        elif self.strong:
+        elif RECIPE in self.refused:
+            said.append(f"Use {first} on the {self.graph} graph if nothing but a device's own data matters.")
+        elif self.strong and THIRD not in self.refused:
             said.append(
                 f"Groups are strong: use {first} on the {self.graph} graph. It trains twice as much as {RECIPE}, and "
                 "should be better on a device's own data and worse on everyone else's."
@@ -290,6 +294,7 @@ def advise(
     graph = config.graph.graph(config.seed)
     probing = probed(config, rounds)
     place = None if folder is None else folder / f"probe-{probing.hash()}-early{'-labels' * share_labels}.safetensors"
+    run = None
     if place is not None and place.exists():
         sent = Probe.of(place, graph.count)
     else:
@@ -329,7 +334,19 @@ def advise(
         [devices for devices in clusters if len(devices) > 1],
         found_by(config, again),
         {"given": why, "found": reason},
+        refused(config, store, run),
     )
+
+
+def refused(config: Config, store: Store | None, probing: Run | None) -> dict[str, str]:
+    """Rules that may be advised but cannot be played here, such as with [privacy] or guard.robust, and why."""
+    found, data = {}, None if probing is None else probing.data
+    for rule in (RECIPE, THIRD):
+        try:
+            data = Run(with_rule(config, rule), store, data).data
+        except ValueError as error:
+            found[rule] = str(error)
+    return found
 
 
 def _found(first: Array, second: Array) -> tuple[Array, Array]:
@@ -339,10 +356,10 @@ def _found(first: Array, second: Array) -> tuple[Array, Array]:
 
 def _judge(config: Config, sent: Probe, known: tuple[Array, Array], labels: float | None) -> tuple[Links | None, str]:
     """(what links say, None if they cannot be judged; a key of WHY) of the links known to each half."""
-    if any(not one.any() or (one | np.eye(len(one), dtype=bool)).all() for one in known):
-        return None, "links"
     if (sent.first.any(axis=1) & sent.second.any(axis=1)).sum() < FEWEST:
         return None, "devices"
+    if any(not one.any() or (one | np.eye(len(one), dtype=bool)).all() for one in known):
+        return None, "links"
     links = judged(sent.first, sent.second, known, generator(config.seed, Key.ADVICE))
     return links, verdict(links, labels)
 

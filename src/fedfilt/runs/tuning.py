@@ -74,16 +74,17 @@ class Tuned:
 
     @classmethod
     def of(cls, folder: str | Path) -> "Tuned":
-        """What `fedfilt tune` wrote to a folder."""
-        path = Path(folder) / FILE
+        """What `fedfilt tune` wrote to a folder, or to the file in it."""
+        path = Path(folder)
+        path = path if path.name == FILE and path.is_file() else path / FILE
         try:
             found = read_json(path)
             rules = {str(rule): [_tried(one) for one in tried] for rule, tried in found["rules"].items()}
-            if not all(tried and tried[0].validation is not None for tried in rules.values()):
-                raise ValueError("a rule has no settings")
+            if not rules or not all(tried and tried[0].validation is not None for tried in rules.values()):
+                raise ValueError("there is no rule, or one without settings")
             known = tuple(map(int, found["seeds"])), int(found["budget"]), dict(found["experiment"])
-            return cls(Path(folder), rules, named(str(found["metric"]), bool(found["lower"])), *known)
-        except FileNotFoundError:
+            return cls(path.parent, rules, named(str(found["metric"]), bool(found["lower"])), *known)
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{folder} holds no finished tuning: there is no {FILE} in it") from None
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path} is not a file of fedfilt tune: {error!r}") from error
