@@ -73,7 +73,7 @@ def main() -> None:
                 "more": None if links is None else round(links.more, 4),
                 "sure": None if links is None else links.sure,
             }
-            row |= {"rule": advice.rules[0]}
+            row |= {"again": advice.again, "rule": advice.rules[0]}
             told.append(row)
             print(json.dumps(row), flush=True)
     print(f"{right} of {asked} answers are right")

@@ -98,6 +98,23 @@ KINDS = ("watch", "phone", "watch", "phone", "watch", "phone")
 ENDLESS: Table = {"rounds": 100_000, "evaluation": {"every": 100_000}, "checkpoint": {"every": 1}}
 
 
+def trained(client: Any, task: Any) -> float:
+    """Epochs over all samples that a client trains in one round."""
+    found, train = [], task.train
+
+    def counting(row: Array, **how: Any) -> float:
+        if how.get("batch") is not None:
+            found.append(1 / task.steps(1))
+        else:
+            epochs = task.epochs if how.get("epochs") is None else how["epochs"]
+            found.append(epochs * (1 if how.get("among") is None else len(how["among"]) / task.samples))
+        return float(train(row, **how))
+
+    task.train = counting
+    client(task)
+    return sum(found)
+
+
 def config_file(folder: Path, **changes: Any) -> Path:
     """The small experiment, changed, as a file."""
     path = folder / "small.toml"

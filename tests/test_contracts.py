@@ -34,9 +34,10 @@ from fedfilt.sparsifiers import TopK
 from fedfilt.system.orders import Job
 from fedfilt.system.wire import unpack, wire_size
 from fedfilt.training._torch import layout_of, row_of, state_dict, torch_module
+from fedfilt.training.client import example, extra, passes
 from fedfilt.training.trainer import Trainer
 from fedfilt.training.work import Desk, Own, personal, work
-from helpers import Odd, a_net, some_data, until
+from helpers import Odd, a_net, some_data, trained, until
 
 EVERY = [(kind, name) for kind in _parts.FOLDERS for name in _parts.names(kind)]
 PLAIN = [(kind, name) for kind, name in EVERY if kind not in ("models", "engines")]  # these are dataclasses
@@ -318,6 +319,14 @@ def test_client_does_nothing_without_samples_and_knows_its_rule(build, name):
         np.testing.assert_array_equal(decided, row[: desk.size])
     assert getattr(client, "rule", "fedavg") in _parts.names("aggregators")
     assert getattr(client, "passes", 1.0) >= 1
+
+
+@each("clients")
+def test_what_is_counted_of_a_client_is_what_it_trains(build, name):
+    client = build("clients", name)
+    task = example(client)
+    task.rounds = 1
+    assert trained(client, task) == pytest.approx(passes(client) * (task.epochs + extra(client, 1, 1)))
 
 
 # --- topologies ---------------------------------------------------------------------------------------------------

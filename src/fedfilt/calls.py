@@ -16,7 +16,7 @@ from fedfilt.runs import compare as comparing
 from fedfilt.runs.advice import ROUNDS, Advice
 from fedfilt.runs.build import Run
 from fedfilt.runs.comparison import Comparison
-from fedfilt.runs.config import Config, config_of
+from fedfilt.runs.config import Config, config_of, written
 from fedfilt.runs.config import load as load_config
 from fedfilt.runs.fit import Fitted
 from fedfilt.runs.folder import check_plain
@@ -147,7 +147,8 @@ def compared(
     chosen = tuned if isinstance(tuned, Tuned) else Tuned.of(tuned)
     if both := sorted(set(seeds) & set(chosen.seeds)):
         raise ValueError(
-            f"seed must not be one that settings were chosen with ({both} in {chosen.folder}); choose another"
+            f"seed must not be one that settings were chosen with ({both} in {chosen.folder}); choose another, such as "
+            f"seed={max(chosen.seeds) + 1}"
         )
     if rules is None:
         chosen.check_code()  # nobody has typed their names
@@ -203,27 +204,47 @@ def advise(
 
     `run` is an experiment as in `run`, or the folder or records of a run. In a run's folder, the measurement is saved
     for reuse, and the advice for the dashboard. A probe trains with FedAvg for `rounds` rounds, then every device
-    fine-tunes. With `share_labels`, devices also report how many samples of each label they have. See
-    docs/choosing.md.
+    fine-tunes. With `share_labels`, devices also report how many samples of each label they have. Advice on a run with
+    overrides is not kept, because it is about another experiment. See docs/choosing.md.
 
     >>> table = {"data": "digits", "model": "logistic", "samples": {"train": 9, "local_test": 9}}
     >>> advise(table, rounds=1).experiment
     'EXPERIMENT.toml'
     """
-    folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
-    folder = folder if folder is not None and (folder / "config.toml").is_file() else None
-    given = run
-    if folder is not None:
-        check_plain(folder)
-        given = folder / "config.toml"
-    if isinstance(given, Records):
-        raise ValueError(f"{run} has no config.toml, so its experiment is unknown")
+    given, folder = advisable(run)
     made = config_of(given, overrides, trust_code)
-    words = [str(given) if isinstance(given, str | Path) else "EXPERIMENT.toml"]
-    words += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    return advised(given, made, written(overrides), folder, rounds, share_labels, data_dir)
+
+
+def advisable(run: Given | Records) -> tuple[Given, Path | None]:
+    """(the experiment that is asked about, its folder if it is that of a run)."""
+    folder = run.folder if isinstance(run, Records) else Path(run) if isinstance(run, str | Path) else None
+    if folder is not None and (folder / "config.toml").is_file():
+        check_plain(folder)
+        return folder / "config.toml", folder
+    if isinstance(run, Records):
+        raise ValueError(f"{run} has no config.toml, so its experiment is unknown")
+    return run, None
+
+
+def advised(
+    given: Given,
+    made: Config,
+    overrides: Sequence[str] = (),
+    folder: Path | None = None,
+    rounds: int = ROUNDS,
+    share_labels: bool = False,
+    data_dir: str | Path | None = None,
+) -> Advice:
+    """Advice on the experiment `made` of what is `given` and overrides, which the advised command repeats.
+
+    In the `folder` of a run, it is kept, unless overrides make it advice on another experiment.
+    """
+    words = [str(given) if isinstance(given, str | Path) else "EXPERIMENT.toml", *overrides]
+    words += [] if data_dir is None else ["--data-dir", str(data_dir)]
     with progress_bar(False) as bar:
         found = advice.advise(made, shlex.join(words), store_with(bar, data_dir), rounds, share_labels, folder)
-    if folder is not None:
+    if folder is not None and not overrides:
         found.save(folder)
     return found
 

@@ -27,7 +27,8 @@ from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.schedulers import Everything
 from fedfilt.show.dashboard.page import neighbours
 from fedfilt.show.shares import taken
-from helpers import MINE, SMALL, finish, process, some_data
+from fedfilt.training.client import example, extra, passes
+from helpers import MINE, SMALL, finish, process, some_data, trained
 
 TWO = Graph.from_edges(2, [(0, 1)])
 
@@ -114,6 +115,18 @@ def test_a_run_that_was_interrupted_has_the_same_bits(tmp_path, rule):
         np.testing.assert_array_equal(array, parts[name], err_msg=name)
     for path in sorted((tmp_path / "whole" / "models").iterdir()):
         assert path.read_bytes() == (tmp_path / "parts" / "models" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(("rule", "times"), [("fedrep", 2), ("fedrep:head_epochs=10", 13 / 3), ("ditto", 2)])
+def test_time_and_work_of_a_round_are_those_of_what_is_trained(tmp_path, rule, times):
+    client = with_rule(from_table(SMALL), rule).client
+    task = example(client)
+    assert trained(client, task) == passes(client) * (task.epochs + extra(client, 1, 1))
+    done = {name: finish(tmp_path / name, **with_rule(from_table(SMALL), name).table()) for name in ("fedavg", rule)}
+    lines = [read_lines(tmp_path / name)[0]["time"] for name in done]
+    plain, mine = (np.array(line["devices"]["compute_seconds"]) for line in lines)
+    np.testing.assert_allclose(mine, times * plain, rtol=1e-5)
+    assert lines[1]["flops"] == pytest.approx(times * lines[0]["flops"])
 
 
 def test_the_models_of_a_run_are_those_that_devices_decide_with(tmp_path):

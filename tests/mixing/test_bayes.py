@@ -165,6 +165,24 @@ def test_what_has_not_changed_takes_from_nobody_and_gives_nothing():
         assert alone.shape == (4, 4)
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_device_without_samples_takes_from_nobody_and_gives_nothing(balanced, linked):
+    D, A, B, _ = changes(5, 40)
+    n, others, links = np.array([10, 0, 10, 20, 10]), np.arange(5) != 1, None
+    if linked:
+        links = np.diag([True] * 4, 1)
+        links = links | links.T
+    found, measured = empirical_bayes(D, A, B, n, links, balanced)
+    assert not found[1].any()
+    assert not found[:, 1].any()
+    near = None if links is None else links[np.ix_(others, others)]
+    alone, without = empirical_bayes(D[others], A[others], B[others], n[others], near, balanced)
+    np.testing.assert_allclose(found[np.ix_(others, others)], alone, atol=1e-9)
+    assert measured.halves == pytest.approx(without.halves)
+    np.testing.assert_allclose([measured.linked, measured.unlinked], [without.linked, without.unlinked])
+
+
 def test_halves_that_did_not_come_say_nothing():
     D, A, B, n = changes(5, 40)
     A[3], B[1] = 0, 0

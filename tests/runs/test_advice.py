@@ -1,6 +1,8 @@
 """Advice: whether links say anything about what devices learn, by statistics that can say no."""
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,14 @@ from hypothesis import strategies as st
 import fedfilt
 from fedfilt import Graph
 from fedfilt.mixing import likeness
-from fedfilt.mixing.likeness import by_labels, judged, nearest_links
+from fedfilt.mixing.likeness import Links, by_labels, judged, nearest_links
+from fedfilt.rounds.play import play
 from fedfilt.runs import advice
 from fedfilt.runs.advice import FILE, Probe, halves, kept
-from fedfilt.runs.config import changed, from_table
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import changed, from_table, load
 from fedfilt.runs.records import Records
+from fedfilt.runs.rules import with_rule
 from fedfilt.show.dashboard import page
 from helpers import call, config_file, finish
 
@@ -211,9 +216,9 @@ def test_devices_with_few_labels_need_no_graph():
     [
         ({"rooms": 8, "devices": 8}, "links"),
         ({"rooms": 8, "devices": 8, "between": "everyone"}, "links"),
-        ({"rooms": 1, "devices": 2}, "links"),
+        ({"rooms": 1, "devices": 2}, "devices"),
         ({"rooms": 2, "devices": 4}, "devices"),
-        ({"rooms": 1, "devices": 1}, "links"),
+        ({"rooms": 1, "devices": 1}, "devices"),
     ],
 )
 def test_what_cannot_be_judged_is_said(graph, why):
@@ -240,6 +245,137 @@ def test_the_words_that_find_a_graph_are_understood_and_undo_controls(tmp_path, 
     assert (found.shuffle, found.control) == (False, "")
     assert found.laplacian == graph.get("laplacian", "combinatorial")
     assert found.graph(0).count == config.graph.graph(0).count
+
+
+@pytest.mark.parametrize("homes", [False, True])
+def test_the_graph_that_was_judged_is_the_one_of_the_command(rooms, homes):
+    """Before round 1, a run links devices as the advice did: by one epoch, by the same rule; here on all samples."""
+    graph = {"name": "homes", "rooms": 4, "devices": 16, "between": "updates", "reweigh": True}
+    table = {**ROOMS, "graph": graph} if homes else ROOMS
+    found = fedfilt.advise(table, trust_code=True)
+    assert found.again == 0
+    assert found.otherwise is not None
+    run = Run(changed(from_table(table), found.found_by))
+    run.learn_graph()
+    wanted = nearest_links(run.first_updates(), advice.NEIGHBOURS)
+    assert np.array_equal(run.graph.adjacency.toarray() > 0, wanted)
+    halves = [nearest_links(one, advice.NEIGHBOURS) for one in (run.first_updates(), found_early(table))]
+    assert halves[0][halves[1]].mean() > 0.5
+    assert found.found.links == np.triu(halves[1]).sum()
+
+
+def found_early(table):
+    """What devices learn in one epoch on the first half of their samples, worked out anew."""
+    config = advice.probed(from_table(table))
+    run = Run(config, graph=config.graph.graph(config.seed))
+    return advice.probe(run).first_early
+
+
+def test_a_graph_that_forms_later_is_found_again_as_it_was_judged(rooms, monkeypatch):
+    monkeypatch.setattr(advice, "AGAIN", 0.0)
+    table = {**ROOMS, "rounds": 24, "graph": {**ROOMS["graph"], "shuffle": True}}
+    found = fedfilt.advise(table, trust_code=True)
+    assert found.again == 12
+    assert found.otherwise < found.found.more
+    assert found.graph == "found"
+    said = " ".join(found.sentences())
+    assert "it is to be found again every 12 rounds" in said
+    assert "graph.every=12" in found.command
+    assert found.table()["again"] == 12
+    config = with_rule(changed(from_table(table), found.found_by), "two_level:mu=10")
+    run, inside = Run(replace(config, rounds=12)), []
+    run.learn_graph()
+    same = run.graph.rooms[:, None] == run.graph.rooms
+    inside.append(same[run.graph.adjacency.toarray() > 0].mean())
+    with run.experiment() as experiment:
+        for _, record in play(run.start(), experiment):
+            inside += [same[record.graph.adjacency.toarray() > 0].mean()] if record.graph is not None else []
+    assert len(inside) == 2
+    assert inside[1] > inside[0]
+    alone = fedfilt.advise({**table, "events": [{"round": 2, "offline": [1]}]}, trust_code=True)
+    assert alone.again == 0  # a run with events cannot find its graph again
+
+
+def links(more, why):
+    zeros = np.zeros(4)
+    return Links(4, 0.5, 0.0, 0.001, zeros, zeros + more, zeros, 1.0, 1.0), why
+
+
+@pytest.mark.parametrize(
+    ("once", "again", "wanted"),
+    [
+        (links(0.05, "helps"), links(0.06, "helps"), 0),
+        (links(0.01, "helps"), links(0.06, "helps"), 20),
+        (links(-0.01, "everyone"), links(0.001, "helps"), 20),
+        (links(-0.1, "everyone"), links(-0.01, "everyone"), 0),
+        (links(0.01, "helps"), links(0.2, "labels"), 0),
+        ((None, "links"), links(0.01, "helps"), 20),
+        (links(0.01, "helps"), (None, "links"), 0),
+    ],
+)
+def test_a_graph_is_found_again_only_where_that_is_clearly_better(once, again, wanted):
+    assert advice._again({0: once, 20: again}) == wanted
+    assert advice._again({0: once}) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"graph": {"name": "rooms", "rooms": 1, "devices": 4}}, False),
+        ({"samples": {"train": 1, "local_test": 5, "global_test": 20}}, False),
+        ({"graph": {"name": "empty", "devices": 16}, "partition": {"name": "labels", "per_device": 2}}, True),
+    ],
+)
+def test_where_no_graph_was_judged_nothing_is_said_about_its_worth(changes, known):
+    found = fedfilt.advise({**ROOMS, "partition": "uniform", **changes})
+    said = " ".join(found.sentences())
+    assert found.graph == "none"
+    assert ("is not known. Use two_level" in said) == (not known)
+    assert ("the found graph is not worth its cost here" in said) == known
+    assert "a graph is not worth its cost" not in said
+    assert "0% would recur" not in said
+    assert ("no device changed on both halves" in said) == ("samples" in changes)
+
+
+def test_a_graph_that_a_run_must_not_find_is_not_proposed():
+    for privacy in ({"blind": True}, {"noise": 1.0, "clip": 1.0}):
+        found = fedfilt.advise({**ROOMS, "partition": "uniform", "privacy": privacy, "rounds": 2})
+        assert found.why["found"] == "refused"
+        assert found.graph != "found"
+        said = " ".join(found.sentences())
+        assert "The found graph cannot be judged: a run with this [privacy]" in said
+        assert "two_level cannot be used here: " in said
+        assert found.rules[:2] == ["finetune", "fedavg"]
+        for rule in found.rules:
+            Run(with_rule(from_table({**ROOMS, "partition": "uniform", "privacy": privacy, "rounds": 2}), rule))
+
+
+def test_any_key_of_an_experiment_may_be_overridden(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = config_file(tmp_path, rounds=2)
+    done = call("advise", path, "rounds=3", "graph.shuffle=true", "--rounds", 1, "--data-dir", tmp_path / "a b")
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout.rpartition("Check it with: ")[2])
+    assert words[:5] == ["fedfilt", "compare", str(path), "rounds=3", "graph.shuffle=true"]
+    assert words[5:7] == ["--data-dir", str(tmp_path / "a b")]
+    done = call("advise", path, "share_labels=true")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: unknown key in the experiment 'share_labels'")
+    found = fedfilt.advise(path, rounds=1, graph={"name": "rooms", "shuffle": True, "rooms": 2, "devices": 8})
+    given = shlex.split(found.experiment)[1:]
+    assert (
+        changed(load(path), given).graph
+        == load(path, {"graph": {"name": "rooms", "rooms": 2, "devices": 8}, **{"graph.shuffle": True}}).graph
+    )
+
+
+def test_advice_on_another_experiment_is_not_kept_with_a_run(tmp_path):
+    finish(tmp_path / "run", rounds=2)
+    done = call("advise", tmp_path / "run", "graph.shuffle=true", "--rounds", 1)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run" / FILE).exists()
+    assert call("advise", tmp_path / "run", "--rounds", 1).returncode == 0
+    assert (tmp_path / "run" / FILE).exists()
 
 
 def test_three_samples_are_enough_to_ask():

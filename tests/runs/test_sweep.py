@@ -62,7 +62,7 @@ def test_controls_are_of_rules_that_use_the_graph(tmp_path):
     assert (one.rule, one.config.graph.control) == ("sfl graph=empty", "empty")
     assert one.config.training.learning_rate == 0.2
     assert len(found) == 2 * (7 + 3 * 4)
-    with pytest.raises(ValueError, match="must give different experiments"):
+    with pytest.raises(ValueError, match="runs of a comparison must differ"):
         variants(from_table(SMALL), ["mu=1"], ["graph.control=empty,complete"], controls=True)
 
 
@@ -118,8 +118,8 @@ def test_names_tell_keys_and_values_apart():
         ("training.learning_rate=0.1,,0.2", "over must be a key with its values, such as"),
         ("training.learning_rate", "over must be a key with its values, such as"),
         ("=0.1", "over must be a key with its values, such as"),
-        ("training.learning_rate=0.1,.1", "over must give different experiments"),
-        ("engine.workers=1,2", "over must give different experiments"),
+        ("training.learning_rate=0.1,.1", "runs of a comparison must differ"),
+        ("engine.workers=1,2", "runs of a comparison must differ"),
         ("training.learning_rate=fast", "training.learning_rate must be a number, got 'fast'"),
         ("seed=0,1", "over must be a setting, got 'seed'"),
         ("aggregator.filter.mu=1,2", "unknown key in aggregator 'filter'"),

@@ -18,7 +18,7 @@ from fedfilt.runs.config import from_table
 from fedfilt.runs.lines import read_lines
 from fedfilt.runs.rules import with_rule
 from fedfilt.runs.tuning import RATE, Tuned, drawn, rates, searched
-from helpers import SMALL, call, config_file
+from helpers import SMALL, call, config_file, finish
 
 QUICK = {**SMALL, "rounds": 2, "samples": {"train": 12, "local_test": 5, "global_test": 20}}
 RULES = ["fedavg", "ditto", "feddyn"]
@@ -107,6 +107,56 @@ def test_a_tuning_that_was_stopped_goes_on_to_the_same_choices(tuned, tmp_path, 
     assert again.rules == tuned.rules
 
 
+def test_a_folder_keeps_the_rules_that_were_tuned_in_it(tmp_path):
+    def again(rules, resume, **changes):
+        how = {"budget": 3, "seeds": 1, "folder": tmp_path / "t", "progress": False, **changes}
+        return fedfilt.tune(QUICK, rules, resume=resume, **how)
+
+    first = again("fedavg", False)
+    written = (tmp_path / "t" / tuning.FILE).read_bytes()
+    with pytest.raises(ValueError, match="holds a tuning already; go on with --resume"):
+        again("local", False)
+    assert Tuned.of(tmp_path / "t" / tuning.FILE).folder == tmp_path / "t"  # the file itself will do
+    for changes, words in (
+        ({"budget": 4}, "budget was 3, is 4"),
+        ({"first_seed": 7}, r"seeds was \[100\], is \[7\]"),
+        ({"evaluation": {"validation": 0.5}}, "evaluation.validation was 0.25, is 0.5"),
+        ({"scheduler": {"epochs": 2}}, "its experiment differs in scheduler"),
+    ):
+        with pytest.raises(ValueError, match=f"holds another tuning .{words}"):
+            again("local", True, **changes)
+    assert (tmp_path / "t" / tuning.FILE).read_bytes() == written
+    both = again("local", True)
+    assert list(both.rules) == ["fedavg", "local"]
+    assert both.rules["fedavg"] == first.rules["fedavg"]
+    assert again("fedavg", True).rules == both.rules
+
+
+def test_several_runs_do_not_go_into_the_folder_of_one(tmp_path):
+    finish(tmp_path / "run", rounds=1)
+    before = sorted((tmp_path / "run").iterdir())
+    (tmp_path / "file").write_text("")
+    for place, words in (("run", "is the folder of a single run; choose another --out"), ("file", "is a file")):
+        with pytest.raises(ValueError, match=words):
+            fedfilt.tune(QUICK, "fedavg", 1, 1, tmp_path / place, progress=False)
+        with pytest.raises(ValueError, match=words):
+            fedfilt.compare(QUICK, "fedavg", folder=tmp_path / place, progress=False)
+    assert sorted((tmp_path / "run").iterdir()) == before
+
+
+@pytest.mark.parametrize(("first", "changes"), [(0, []), (3, ["seed=1"]), (100, []), (6, [])])
+def test_the_command_that_is_proposed_is_on_seeds_that_were_not_used(tmp_path, first, changes):
+    file, out = config_file(tmp_path, **QUICK), tmp_path / "t"
+    how = ["--rules", "fedavg", "--budget", 1, "--seeds", 1, "--first-seed", first, "--out", out]
+    done = call("tune", file, *changes, *how)
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words[:2] == ["fedfilt", "compare"]
+    assert any(word.startswith("seed=") for word in words[3 + len(changes) :]) == (first < 5)
+    done = call(*words[1:])
+    assert done.returncode == 0, done.stderr
+
+
 def test_settings_that_fail_are_left_out_with_the_reason(tmp_path):
     table = {**QUICK, "graph": {"name": "complete", "devices": 20}}
     found = fedfilt.tune(table, "fedu:eta=0.05", 5, 1, tmp_path / "t", progress=False)
@@ -189,7 +239,9 @@ def test_rules_are_compared_with_their_settings_on_other_seeds(tuned, tmp_path):
 
 def test_seeds_that_settings_were_chosen_with_are_refused(tuned, tmp_path, caplog):
     where = {"folder": tmp_path / "c", "progress": False}
-    with pytest.raises(ValueError, match=r"seed must not be one that settings were chosen with \(\[100, 101\] in"):
+    with pytest.raises(
+        ValueError, match=r"seed must not .* with \(\[100, 101\] in .*; choose another, such as seed=102"
+    ):
         fedfilt.compare(QUICK, seeds=3, tuned=tuned, seed=99, **where)
     with pytest.raises(ValueError, match="over tries settings, but tuned has already chosen them"):
         fedfilt.compare(QUICK, tuned=tuned.folder, over=["training.learning_rate=1,2"], **where)
@@ -203,7 +255,15 @@ def test_seeds_that_settings_were_chosen_with_are_refused(tuned, tmp_path, caplo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"rules": {"fedavg": []}}', '{"rules": {"fedavg": [{"settings": 1}]}}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"rules": {}, "metric": "accuracy", "lower": false, "seeds": [], "budget": 1, "experiment": {}}',
+        '{"rules": {"fedavg": []}}',
+        '{"rules": {"fedavg": [{"settings": 1}]}}',
+    ],
 )
 def test_a_file_that_is_none_is_named(tuned, tmp_path, text):
     (tmp_path / tuning.FILE).write_text(text)

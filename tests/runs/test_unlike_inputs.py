@@ -152,7 +152,7 @@ def test_an_experiment_can_be_split_into_folders_and_a_learned_graph_compares_wh
     with pytest.raises(ValueError, match="--recordings needs devices with the same channels and rate"):
         split(made.config, tmp_path / "other", recordings=True)
     learned = encoded_run(graph={"name": "homes", "rooms": 2, "devices": 6, "between": "updates", "k": 1})
-    updates = learned._first_updates(None)
+    updates = learned.first_updates(None)
     assert updates.shape == (6, learned.layout.size - learned.model[0].room)
 
 

@@ -27,10 +27,11 @@ def advise(
     """
     with console.errors(), trusting(trust_code):
         from fedfilt import calls
-        from fedfilt.runs.config import parsed
+        from fedfilt.runs.config import load
 
-        changes = {".".join(steps): value for steps, value in map(parsed, overrides or [])}
-        found = calls.advise(path, rounds=rounds, share_labels=share_labels, data_dir=data_dir, **changes)
+        given, folder = calls.advisable(path)
+        made = load(path if folder is None else folder / "config.toml", overrides or [])
+        found = calls.advised(given, made, overrides or [], folder, rounds, share_labels, data_dir)
         if as_json:
             print(json.dumps(found.table()))
             return

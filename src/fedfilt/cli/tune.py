@@ -9,6 +9,8 @@ import typer
 from fedfilt._trust import code_in, trusting
 from fedfilt.cli import _console as console
 
+SEEDS = 5  # of the comparison that is proposed
+
 
 def tune(
     config: console.ConfigFile,
@@ -53,7 +55,11 @@ def tune(
             print((folder / FILE).read_text())
             return
         console.print_table(_table(found))
-        words = ["fedfilt", "compare", str(config), *(overrides or []), "--tuned", str(folder), "--seeds", "5"]
+        words = ["fedfilt", "compare", str(config), *(overrides or [])]
+        if set(range(made.seed, made.seed + SEEDS)) & set(found.seeds):
+            words.append(f"seed={max(found.seeds) + 1}")
+        words += ["--tuned", str(folder), "--seeds", str(SEEDS)]
+        words += [] if data_dir is None else ["--data-dir", str(data_dir)]
         words += ["--out", f"{folder}d"] if folder.name.endswith("-tune") else ["--out", f"{folder}-compare"]
         if any(map(code_in_rule, found.rules)) or code_in(made.table()):
             words.append("--trust-code")  # of the file that holds the result

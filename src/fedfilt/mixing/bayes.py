@@ -33,7 +33,8 @@ def measure(changes: Array, first: Array, second: Array, samples: Any, links: An
 
     c = Σₖ aₖ·bₖ / Σₖ |aₖ||bₖ|, pooled over devices; r₀ = 2c / (1 + c), as two halves make a whole (Spearman, Brown);
     rₖ = nₖ / (nₖ + κ) with κ = mean n · (1 - r₀) / r₀: with few samples, a change is unreliable. A device without
-    samples has rₖ = 0; one without halves (zeros) does not affect c. `links` is a Graph or (K, K) bool.
+    samples has rₖ = 0 and counts as unchanged; one without halves (zeros) does not affect c. `links` is a
+    Graph or (K, K) bool.
 
     >>> whole = np.array([[2.0, 0.0], [2.0, 0.1], [0.0, 2.0]])
     >>> found = measure(whole, whole / 2, whole / 3, [10, 10, 10], Graph.from_edges(3, [(0, 1)]))
@@ -97,7 +98,7 @@ def empirical_bayes(
     if links is not None:
         means = np.nan_to_num([found.unlinked, found.linked])  # without such a pair, the value is not used
         s = means[_linked(links, len(s)).astype(int)]
-    changed = length > LEAST_LENGTH
+    changed = (length > LEAST_LENGTH) & (np.asarray(samples) > 0)
     s = np.where(np.outer(changed, changed), s, 0.0)
     np.fill_diagonal(s, np.where(changed, r, 0.0))
     values, vectors = np.linalg.eigh(s)
@@ -129,6 +130,8 @@ def _checked(changes: Any, first: Any, second: Any, samples: Any) -> tuple[Array
         raise ValueError(f"empirical Bayes mixes at most {MOST_DEVICES} devices at once, got {len(n)}")
     if n.shape != (len(arrays[0]),) or not np.isfinite(n).all() or (n < 0).any():
         raise ValueError(f"samples must be {len(arrays[0])} numbers >= 0, got {samples!r}")
+    if not n.all():  # what a device without samples sends says nothing about anybody
+        arrays = [np.where(n[:, None] > 0, array, 0) for array in arrays]
     return arrays[0], arrays[1], arrays[2], n
 
 

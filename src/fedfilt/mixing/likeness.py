@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedfilt._types import Array
-from fedfilt.graph.similarity import alike
+from fedfilt.graph.similarity import linked_by_updates
 
 SHUFFLES = 999  # of the links: the smallest measurable probability is 1 / 1000
 DRAWS = 200  # of the devices, with replacement
@@ -50,16 +50,12 @@ class Links(NamedTuple):
 
 
 def nearest_links(changes: Array, k: int) -> Array:
-    """(K, K) bool: links from each device to the k others with the most similar changes, minus the mean.
+    """(K, K) bool: the links that a graph found from these changes has; see `fedfilt.graph.similarity`.
 
     >>> nearest_links(np.array([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]), 1)[0].tolist()
     [False, True, False, False]
     """
-    order = np.argsort(-(alike(changes) - 2 * np.eye(len(changes))), axis=1, kind="stable")[:, :k]
-    chosen = np.zeros((len(changes), len(changes)), bool)
-    np.put_along_axis(chosen, order, True, axis=1)
-    np.fill_diagonal(chosen, False)
-    return chosen | chosen.T
+    return linked_by_updates(changes, k) > 0
 
 
 def judged(first: Array, second: Array, known: tuple[Array, Array], rng: np.random.Generator) -> Links:

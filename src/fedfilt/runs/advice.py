@@ -1,14 +1,15 @@
 """Whether a graph helps here, given or found, and which rule to use, from what a server can measure without data.
 
-A short probe trains a shared model by FedAvg. Then every device fine-tunes it on all of its samples and on each half of
-them, and sends the three changes. Everything else is computed from these: see `fedfilt.mixing.likeness`.
+A short probe trains a shared model by FedAvg. Before that, every device trains for one epoch on each half of its
+samples, as a run does to find its graph; afterwards it fine-tunes the shared model on all of its samples and on each
+half, and sends these changes. Everything else is computed from them: see `fedfilt.mixing.likeness`.
 """
 
 import json
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from fedfilt.rounds.privacy import Privacy
 from fedfilt.rounds.types import Evaluation
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import Config
-from fedfilt.runs.rules import rule_name
+from fedfilt.runs.rules import rule_name, with_rule
 from fedfilt.runs.tables import GraphTable
 from fedfilt.training.client import TESTING
 
@@ -46,6 +47,8 @@ FEWEST = 6  # devices needed for any verdict: fewer allow too few shuffles
 CHANCE = 0.01  # probability that random links do as well; above it, links say nothing
 LABELS = 0.5  # correlation with labels from which similarity is mostly similarity of labels
 STRONG = 0.03  # by how much neighbours predict better than everyone if groups are strong
+AGAIN = 0.02  # by how much neighbours found after some rounds must predict better than those found before round 1
+FIXED = {"between": "none", "reweigh": False}  # options of graphs that are learned, to leave only what is known
 FILE = "advice.json"
 MOST = 4 << 30  # bytes sent by devices
 RECIPE, THIRD = "two_level", "two_level:mu=10"  # what to use; where groups are strong, with a filtered model
@@ -55,8 +58,11 @@ WHY = {
     "everyone": "what everyone learns predicts a device's change as well as what its neighbours learn",
     "labels": "devices are alike because they have the same labels, which each learns best by itself",
     "links": "it has no links, or links between all devices, so there is nothing to compare",
-    "devices": f"fewer than {FEWEST} devices changed, too few to tell links from chance",
+    "learned": "its own links are found from what devices learn, so look at the found graph",
+    "devices": f"fewer than {FEWEST} devices changed on both halves of their samples, too few to tell what is chance",
+    "refused": "a run with this [privacy] cannot use one",
 }
+JUDGED = ("helps", "chance", "everyone", "labels")  # those of WHY that follow from a judgement
 
 
 class Probe(NamedTuple):
@@ -65,6 +71,8 @@ class Probe(NamedTuple):
     changes: Array
     first: Array
     second: Array
+    first_early: Array  # (K, B) changes of the first model after one epoch, on the same halves
+    second_early: Array
     samples: Array  # (K,)
     labels: Array | None  # (K, C) information on labels: the change of the output layer's biases, or counts
 
@@ -73,7 +81,8 @@ class Probe(NamedTuple):
         """What `count` devices sent before, from a file."""
         try:
             found = load_tensors(read(path, MOST))
-            sent = cls(found["changes"], found["first"], found["second"], found["samples"], found.get("labels"))
+            early = found["first_early"], found["second_early"]
+            sent = cls(found["changes"], found["first"], found["second"], *early, found["samples"], found.get("labels"))
         except (KeyError, ValueError, SafetensorError) as error:
             raise ValueError(f"{path} must hold what devices sent to fedfilt advise: {error}; remove it") from error
         if any(one is not None and (not len(one.shape) or len(one) != count) for one in sent):
@@ -99,9 +108,12 @@ class Advice:
     counted: bool  # True: judged by label counts that devices report; False: by the output layer
     given: Links | None
     found: Links | None
+    again: int  # rounds after which the graph to be found is found again; 0: it is found once, before round 1
+    otherwise: float | None  # how much more the found graph's neighbours would predict if it were found the other way
     clusters: list[list[int]]  # devices that are linked in the graphs of both halves
-    found_by: list[str]  # overrides to find the graph; none if its topology does not allow it
+    found_by: list[str]  # overrides to find the graph as it was judged
     why: Mapping[str, str]  # "given", "found" -> a key of WHY
+    refused: Mapping[str, str]  # rules that would be advised, but that this experiment cannot have -> why
 
     @property
     def graph(self) -> str:
@@ -114,7 +126,7 @@ class Advice:
         """The rules to compare: the advised one first, then fine-tuning, FedAvg and the experiment's own rule."""
         graph = [] if self.graph == "none" else ["mu=10" if self.strong else "mu=1"]
         rules = [THIRD, RECIPE, *graph] if self.strong else [RECIPE, *graph]
-        return list(dict.fromkeys([*rules, "finetune", "fedavg", self.own]))
+        return [rule for rule in dict.fromkeys([*rules, "finetune", "fedavg", self.own]) if rule not in self.refused]
 
     @property
     def strong(self) -> bool:
@@ -131,19 +143,26 @@ class Advice:
     def sentences(self) -> list[str]:
         """The advice in a few sentences."""
         said = [self._said("given"), self._said("found")]
-        r = float(self.measured.reliability.mean())
-        said.append(
-            f"Of a device's change by fine-tuning, {r:.0%} would recur with other samples (two halves of its samples "
-            f"agree with a cosine of {self.measured.halves:.2f}); the rest is noise, which others could average out."
-        )
+        if self.measured.halves:
+            r = float(self.measured.reliability.mean())
+            said.append(
+                f"Of a device's change by fine-tuning, {r:.0%} would recur with other samples (two halves of its "
+                f"samples agree with a cosine of {self.measured.halves:.2f}); the rest is noise, which others could "
+                "average out."
+            )
+        else:
+            said.append("How much of a device's change is noise is not known: no device changed on both halves.")
         if self.labels is not None:
             basis = "the label counts that devices report" if self.counted else "the biases of the output layer"
             how = "mostly" if self.labels >= LABELS else "hardly" if self.labels < LABELS / 2 else "partly"
             said.append(f"Devices are {how} alike by their labels (correlation {self.labels:.2f}, judged by {basis}).")
         first = self.rules[0]
+        said += [f"{rule} cannot be used here: {why}." for rule, why in [*self.refused.items()][:1]]
         if self.graph == "none":
-            said.append(f"Use {first}; a graph is not worth its cost here.")
-        elif self.strong:
+            said.append(self._without())
+        elif RECIPE in self.refused:
+            said.append(f"Use {first} on the {self.graph} graph if nothing but a device's own data matters.")
+        elif self.strong and THIRD not in self.refused:
             said.append(
                 f"Groups are strong: use {first} on the {self.graph} graph. It trains twice as much as {RECIPE}, and "
                 "should be better on a device's own data and worse on everyone else's."
@@ -158,6 +177,14 @@ class Advice:
         said.append("Accuracy was not measured. Check it with: " + self.command)
         return said
 
+    def _without(self) -> str:
+        """What to do if no graph was found to help: perhaps as none could be judged."""
+        first, judged = self.rules[0], [name for name, why in self.why.items() if why in JUDGED]
+        if not judged:
+            return f"Whether a graph is worth its cost here is not known. Use {first}, which needs none."
+        one = "a graph" if len(judged) == len(self.why) else f"the {judged[0]} graph"
+        return f"Use {first}; {one} is not worth its cost here."
+
     def _said(self, name: str) -> str:
         links, why = getattr(self, name), self.why[name]
         verb = "helps" if why == "helps" else "does not help" if links is not None else "cannot be judged"
@@ -166,7 +193,17 @@ class Advice:
             return f"{text}."
         numbers = f"cosine {links.linked:.2f} on its {links.links} links, {links.unlinked:.2f} elsewhere"
         sure = f"; {links.sure:.0%} of resampled sets of devices agree" if why == "helps" else ""
-        return f"{text} ({numbers}; the probability of that by chance is {links.chance:.3g}{sure})."
+        text = f"{text} ({numbers}; the probability of that by chance is {links.chance:.3g}{sure})."
+        if name == "given" or why != "helps":
+            return text
+        if not self.again:
+            return f"{text} It is found once, before round 1."
+        early = "" if self.otherwise is None else f" ({self.otherwise:+.3f} more than everyone, not {links.more:+.3f})"
+        often = f"{self.again} rounds" if self.again > 1 else "round"
+        return (
+            f"{text} It only shows after some rounds, so it is to be found again every {often}; neighbours found "
+            f"before round 1 predict less{early}."
+        )
 
     def _devices(self) -> str:
         gains = self.gains()
@@ -202,6 +239,7 @@ class Advice:
             "halves": round(self.measured.halves, 6),
             "labels": self.labels,
             **links,
+            "again": self.again,
             "clusters": self.clusters,
             "devices": {name: [round(float(one), 4) for one in values] for name, values in devices.items()},
         }
@@ -255,7 +293,8 @@ def advise(
     """
     graph = config.graph.graph(config.seed)
     probing = probed(config, rounds)
-    place = None if folder is None else folder / f"probe-{probing.hash()}{'-labels' * share_labels}.safetensors"
+    place = None if folder is None else folder / f"probe-{probing.hash()}-early{'-labels' * share_labels}.safetensors"
+    run = None
     if place is not None and place.exists():
         sent = Probe.of(place, graph.count)
     else:
@@ -267,24 +306,81 @@ def advise(
     links = (graph.adjacency != 0).toarray()
     measured = measure(sent.changes, sent.first, sent.second, sent.samples, links)
     labels = None if sent.labels is None else by_labels(measured.cosines, np.asarray(sent.labels, float))
-    found = nearest_links(sent.first, NEIGHBOURS), nearest_links(sent.second, NEIGHBOURS)
-    changed = (sent.first.any(axis=1) & sent.second.any(axis=1)).sum()
-    judgements, why = dict[str, Links](), dict[str, str]()
-    for kind, (one, other) in {"given": (links, links), "found": found}.items():
-        if not one.any() or (one | np.eye(len(one), dtype=bool)).all():
-            why[kind] = "links"
-        elif changed < FEWEST:
-            why[kind] = "devices"
-        else:
-            judgements[kind] = judged(sent.first, sent.second, (one, other), generator(config.seed, Key.ADVICE))
-            why[kind] = verdict(judgements[kind], labels)
-    count, group = connected_components(found[0] & found[1], directed=False)
+    given, why = _judge(config, sent, (links, links), labels)
+    if why == "links" and config.graph.learned:
+        why = "learned"
+    known = {0: _found(sent.first_early, sent.second_early)}  # by the rounds after which they are found again
+    if every := interval(config, rounds):
+        known[every] = _found(sent.first, sent.second)
+    ways = {times: _judge(config, sent, own, labels) for times, own in known.items()}
+    again = _again(ways)
+    found, reason = ways[again]
+    otherwise = next((way.more for times, (way, _) in ways.items() if times != again and way is not None), None)
+    if config.privacy.noisy or config.privacy.blind:  # its graph cannot depend on what devices learn
+        again, found, reason = 0, None, "refused"
+    both = known[again][0] & known[again][1]
+    count, group = connected_components(both, directed=False)
     clusters = [np.flatnonzero(group == number).tolist() for number in range(count)]
-    clusters = [devices for devices in clusters if len(devices) > 1]
-    told = judgements.get("given"), judgements.get("found")
     return Advice(
-        name, rule_name(config.table()), measured, labels, share_labels, *told, clusters, found_by(config), why
+        name,
+        rule_name(config.table()),
+        measured,
+        labels,
+        share_labels,
+        given,
+        found,
+        again,
+        otherwise,
+        [devices for devices in clusters if len(devices) > 1],
+        found_by(config, again),
+        {"given": why, "found": reason},
+        refused(config, store, run),
     )
+
+
+def refused(config: Config, store: Store | None, probing: Run | None) -> dict[str, str]:
+    """Rules that may be advised but cannot be played here, such as with [privacy] or guard.robust, and why."""
+    found, data = {}, None if probing is None else probing.data
+    for rule in (RECIPE, THIRD):
+        try:
+            data = Run(with_rule(config, rule), store, data).data
+        except ValueError as error:
+            found[rule] = str(error)
+    return found
+
+
+def _found(first: Array, second: Array) -> tuple[Array, Array]:
+    """The links (K, K) that each half finds."""
+    return nearest_links(first, NEIGHBOURS), nearest_links(second, NEIGHBOURS)
+
+
+def _judge(config: Config, sent: Probe, known: tuple[Array, Array], labels: float | None) -> tuple[Links | None, str]:
+    """(what links say, None if they cannot be judged; a key of WHY) of the links known to each half."""
+    if (sent.first.any(axis=1) & sent.second.any(axis=1)).sum() < FEWEST:
+        return None, "devices"
+    if any(not one.any() or (one | np.eye(len(one), dtype=bool)).all() for one in known):
+        return None, "links"
+    links = judged(sent.first, sent.second, known, generator(config.seed, Key.ADVICE))
+    return links, verdict(links, labels)
+
+
+def interval(config: Config, rounds: int) -> int:
+    """Rounds after which a run finds its graph again if that is better; 0 if it cannot.
+
+    As many as the probe has, so that the graph is the one judged; but no more than half of the run's.
+    """
+    if config.events or config.privacy.guards_rows:
+        return 0
+    return max(1, min(rounds, config.rounds // 2))
+
+
+def _again(ways: Mapping[int, tuple[Links | None, str]]) -> int:
+    """How often to find a graph: once (0) unless what is found again helps, and once does not or clearly less."""
+    every = max(ways)
+    (once, why), (again, _) = ways[0], ways[every]
+    if not every or again is None or ways[every][1] != "helps":
+        return 0
+    return every if once is None or why != "helps" or again.more - once.more >= AGAIN else 0
 
 
 def verdict(links: Links, labels: float | None) -> str:
@@ -298,9 +394,7 @@ def verdict(links: Links, labels: float | None) -> str:
 
 def probed(config: Config, rounds: int = ROUNDS) -> Config:
     """The probe's experiment: FedAvg with all devices, on all training samples, without tests."""
-    rounds = (
-        min(check_count("rounds", rounds), config.rounds) + 1
-    )  # the last round is not played, because it would be tested
+    rounds = min(check_count("rounds", rounds), config.rounds) + 1  # the last is not played, as it would be tested
     return replace(
         config,
         rounds=rounds,
@@ -319,10 +413,12 @@ def probe(run: Run, share_labels: bool = False) -> Probe:
     config, data, sent = run.config, run.data, []
     with run.experiment() as experiment:
         shared = next(now.models[0] for now, _ in play(run.start(), experiment) if now.round == config.rounds - 1)
+    parts: list[tuple[Array, Array]] = []  # of every device
     for device, rows in enumerate(data.train):
         labels = data.y[rows] if data.labelled else np.zeros(len(rows), int)
         one, other = halves(labels, generator(config.seed, Key.ADVICE, device))
-        for own in (rows, rows[one], rows[other]):
+        parts.append((rows[one], rows[other]))
+        for own in (rows, *parts[-1]):
             row = shared.copy()
             if len(own):
                 run.trainer.train(
@@ -338,13 +434,16 @@ def probe(run: Run, share_labels: bool = False) -> Probe:
                     first=TESTING,
                 )
             sent.append(row - shared)
+    one_early, other_early = (
+        run.first_updates(data=replace(data, train=tuple(part[which] for part in parts))) for which in (0, 1)
+    )
     changes, first, second = (np.ascontiguousarray(np.stack(sent[which::3])) for which in range(3))
     told: Array | None = data.label_counts if share_labels and data.labelled else None
     if told is None and data.labelled:
         head = run.layout.columns(["head"])
         biases = [slot for slot in run.layout.slots if len(slot.shape) == 1 and head[slot.start]]
         told = changes[:, biases[0].start : biases[0].stop].copy() if biases else None  # files keep whole rows only
-    return Probe(changes, first, second, np.array([len(rows) for rows in data.train]), told)
+    return Probe(changes, first, second, one_early, other_early, np.array([len(rows) for rows in data.train]), told)
 
 
 def halves(labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -360,14 +459,17 @@ def halves(labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     return order[::2], order[1::2]
 
 
-def found_by(config: Config) -> list[str]:
-    """Overrides with which an experiment finds its graph from the devices' updates, and uses it as it is found."""
+def found_by(config: Config, again: int = 0) -> list[str]:
+    """Overrides with which an experiment finds its graph, once or `again` every so often, and uses it as found."""
     table, common = config.table()["graph"], {field.name for field in fields(GraphTable)}
-    as_found = [f"graph.{key}={value}" for key, value in (("shuffle", "false"), ("control", "''")) if table[key]]
-    if "between" in table:
-        return ["graph.inside=false", "graph.between=updates", f"graph.k={NEIGHBOURS}", *as_found]
+    how = [f"graph.k={NEIGHBOURS}", *([f"graph.every={again}"] if again else [])]
+    how += [f"graph.{key}={value}" for key, value in (("shuffle", "false"), ("control", "''")) if table[key]]
     if table["name"] == "found":
-        return [f"graph.k={NEIGHBOURS}", *as_found]
-    options = {key: value for key, value in table.items() if key not in common}
+        return how if again else [*how, *["graph.every=0"] * bool(table["every"])]
+    topology = config.graph.topology
+    usual = {field.name: field.default for field in fields(topology)} if is_dataclass(topology) else {}
+    options = {key: value for key, value in table.items() if key not in common and usual.get(key) != value}
+    if config.graph.learned:  # of its devices and rooms, which must be known before any links are
+        options |= {key: value for key, value in FIXED.items() if options.get(key, value) != value}
     inner = ",".join(f"{key}={json.dumps(value)}" for key, value in options.items())
-    return ["graph=found", f"graph.k={NEIGHBOURS}", f"graph.graph={{{inner}}}", *as_found]
+    return ["graph=found", *how[:1], f"graph.graph={{{inner}}}", *how[1:]]

@@ -227,7 +227,7 @@ class Run:
         if kept is not None and kept.exists():
             updates = load_file(kept)["updates"]
         else:
-            updates = self._first_updates(engine)
+            updates = self.first_updates(engine)
             if kept is not None:
                 kept.parent.mkdir(exist_ok=True)
                 write_atomically(kept, save({"updates": updates}))
@@ -245,9 +245,9 @@ class Run:
                 "graph.k to the number of neighbours"
             )
         halves = [tuple(rows[first::2] for rows in self.data.train) for first in (0, 1)]
-        return np.stack([self._first_updates(None, replace(self.data, train=rows)) for rows in halves])
+        return np.stack([self.first_updates(data=replace(self.data, train=rows)) for rows in halves])
 
-    def _first_updates(self, engine: Engine | None, data: FederatedData | None = None) -> Array:
+    def first_updates(self, engine: Engine | None = None, data: FederatedData | None = None) -> Array:
         """(K, B) what each device of the first graph learns in one epoch; zeros for devices that do not reply."""
         config, models = self.config, self.start().models[: self.begun.count]
         if engine is None:

@@ -16,7 +16,7 @@ from fedfilt.data.samples import FederatedData
 from fedfilt.data.store import Store
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import DEFAULTS, Config, hash_of, load_begun
-from fedfilt.runs.folder import as_begun, check_folder, check_plain
+from fedfilt.runs.folder import as_begun, check_folder, check_plain, check_several
 from fedfilt.runs.lines import MAIN, read_lines
 from fedfilt.runs.paired import Paired, paired
 from fedfilt.runs.play import play_in_folder
@@ -69,6 +69,7 @@ def play_variants(
     not stop the others: its name and seed are put there, with the reason.
     """
     configs = {(one.name, seed): replace(one.config, seed=seed) for seed in seeds for one in found}
+    check_several(folder)
     check_plain(folder, {"figures", *(one.name for one in found)})
     for (name, seed), mine in configs.items():  # before the first round of any
         check_folder(folder / name / f"seed-{seed}", mine, resume)

@@ -295,6 +295,15 @@ def parsed(text: str) -> tuple[list[str], Any]:
     return [*path, "name"] if _names_a_part(path, found) else path, found
 
 
+def written(changes: Mapping[str, Any]) -> list[str]:
+    """Changes as overrides on the command line.
+
+    >>> written({"rounds": 5, "graph": {"name": "rooms", "shuffle": True}, "privacy.noise": 0.5})
+    ['rounds=5', 'graph.name="rooms"', 'graph.shuffle=true', 'privacy.noise=0.5']
+    """
+    return [f"{'.'.join(steps)}={json.dumps(value)}" for steps, value in _changes(changes)]
+
+
 def parsed_value(text: str) -> Any:
     """A value as written on the command line: TOML, or a single word.
 

@@ -58,6 +58,14 @@ def check_plain(folder: Path, only: Collection[str] = ()) -> None:
                     raise ValueError(f"{one.path} is {kind}: remove it if you want to write into {folder}")
 
 
+def check_several(folder: Path) -> None:
+    """Refuse to put several runs into a folder that is that of one."""
+    if (folder / "config.toml").exists():
+        raise ValueError(f"{folder} is the folder of a single run; choose another --out for several")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose a folder with --out")
+
+
 def _others(folder: Path) -> list[Path]:
     """Files other than those that a run killed at its very start leaves behind."""
     return [path for path in folder.iterdir() if path.name != "lock" or path.stat().st_size > 20]

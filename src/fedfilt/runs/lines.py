@@ -12,6 +12,7 @@ from fedfilt._types import Table
 from fedfilt.graph.serial import links_of
 from fedfilt.rounds.scores import summary
 from fedfilt.rounds.types import Record
+from fedfilt.training.client import passes
 
 if TYPE_CHECKING:  # readers of lines need no torch
     from fedfilt.runs.build import Run
@@ -111,7 +112,7 @@ def _time(run: "Run", record: Record) -> Table:
         "deadline": record.schedule.deadline if math.isfinite(record.schedule.deadline) else None,
         "latency": record.latency,
         "desync": max(0.0, record.latency - float(arrivals[there].min())) if there.any() else 0.0,
-        "flops": run.flops_per_sample * int((epochs * trained).sum()),
+        "flops": round(run.flops_per_sample * passes(run.config.client) * int((epochs * trained).sum())),
         "joules": float(joules.sum()),
         "bytes": int(record.sizes.sum()),
         "late": np.flatnonzero(record.late).tolist(),

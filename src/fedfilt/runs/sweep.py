@@ -148,4 +148,4 @@ def _check_different(found: Sequence[Variant]) -> None:
     for one in found:
         for key in (one.config.hash(), one.name):
             if (other := seen.setdefault(key, one)) is not one:
-                raise ValueError(f"over must give different experiments: {other.name!r} and {one.name!r} are the same")
+                raise ValueError(f"runs of a comparison must differ, but {other.name!r} and {one.name!r} are the same")

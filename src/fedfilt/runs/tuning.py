@@ -76,16 +76,17 @@ class Tuned:
 
     @classmethod
     def of(cls, folder: str | Path) -> "Tuned":
-        """What `fedfilt tune` wrote to a folder."""
-        path = Path(folder) / FILE
+        """What `fedfilt tune` wrote to a folder, or to the file in it."""
+        path = Path(folder)
+        path = path if path.name == FILE and path.is_file() else path / FILE
         try:
             found = read_json(path)
             rules = {str(rule): [_tried(one) for one in tried] for rule, tried in found["rules"].items()}
-            if not all(tried and tried[0].validation is not None for tried in rules.values()):
-                raise ValueError("a rule has no settings")
+            if not rules or not all(tried and tried[0].validation is not None for tried in rules.values()):
+                raise ValueError("there is no rule, or one without settings")
             known = tuple(map(int, found["seeds"])), int(found["budget"]), dict(found["experiment"])
-            return cls(Path(folder), rules, named(str(found["metric"]), bool(found["lower"])), *known)
-        except FileNotFoundError:
+            return cls(path.parent, rules, named(str(found["metric"]), bool(found["lower"])), *known)
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{folder} holds no finished tuning: there is no {FILE} in it") from None
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path} is not a file of fedfilt tune: {error!r}") from error
@@ -148,6 +149,7 @@ def tune(
     """
     number = check_count("budget", budget, low=len(seeds)) // len(seeds)
     config = validated(config)
+    kept = _kept(folder, config, budget, seeds, resume)
     check_playable(config, rules, seeds[0], store)
     tried = {rule: [{RATE: rate} for rate in rates(_usual_rate(config, rule), number)] for rule in rules}
     played = _Played(config, seeds, folder, {})
@@ -163,14 +165,43 @@ def tune(
     found = {rule: played.ranked(rule, [*own, *more[rule]]) for rule, own in tried.items()}
     metric = metric_of(last_tests(played.place(rules[0], found[rules[0]][0].settings, seeds[0])))
     table = {
-        "rules": {rule: [one._asdict() for one in own] for rule, own in found.items()},
+        "rules": {rule: [one._asdict() for one in own] for rule, own in {**kept, **found}.items()},
         "metric": metric.key,
         "lower": metric.lower,
         "seeds": list(seeds),
         "budget": budget,
+        "validation": config.evaluation.validation,
         "experiment": _experiment(config),
     }
     write_atomically(folder / FILE, json.dumps(table, indent=1).encode())
+
+
+def _kept(
+    folder: Path, config: Config, budget: int, seeds: Sequence[int], resume: bool
+) -> Mapping[str, Sequence[Tried]]:
+    """The rules that were tuned in a folder before, which stay; refuses another tuning."""
+    if not (folder / FILE).exists():
+        return {}
+    if not resume:
+        raise ValueError(
+            f"{folder} holds a tuning already; go on with --resume (resume=True), also with other rules, or choose "
+            "another --out"
+        )
+    before, now = Tuned.of(folder), json.loads(json.dumps(_experiment(config)))
+    share = config.evaluation.validation
+    compared = {
+        "budget": (before.budget, budget),
+        "seeds": ([*before.seeds], [*seeds]),
+        "evaluation.validation": (read_json(folder / FILE).get("validation", share), share),
+    }
+    changes = [f"{name} was {was}, is {given}" for name, (was, given) in compared.items() if was != given]
+    if other := [key for key in sorted({*now, *before.experiment}) if now.get(key) != before.experiment.get(key)]:
+        changes.append(f"its experiment differs in {', '.join(other)}")
+    if changes:
+        raise ValueError(
+            f"{folder} holds another tuning ({'; '.join(changes)}); resume with the same one, or choose another --out"
+        )
+    return before.rules
 
 
 def validated(config: Config) -> Config:
