@@ -37,7 +37,7 @@ assert fitted.accuracy["local"].mean() > 0.7, fitted.accuracy
 OWN_DATA = """
 from pathlib import Path
 
-for device in range(3):
+for device in range(4):
     folder = Path(f"homes/device-{device:03d}/data")
     folder.mkdir(parents=True)
     rows = [f"{row / 10},{10 * (row // 60 % 2) + row * 7 % 5},{'ab'[row // 60 % 2]}" for row in range(360)]
@@ -47,7 +47,7 @@ rounds = 2
 data = {name = "own", shape = [1, 10], labels = ["a", "b"], rate = 10.0, folders = "homes/device-*"}
 samples = {train = 30}
 model = {name = "mlp", hidden = 8}
-graph = {name = "rooms", rooms = 1, devices = 3}
+graph = {name = "rooms", rooms = 1, devices = 4}
 ''')
 """
 LOOPBACK = """

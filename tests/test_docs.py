@@ -214,6 +214,13 @@ def test_broken_links_are_found(tmp_path):
     assert links.broken(tmp_path) == ["a.html: no anchor b.html#gone", "a.html: no file no.png"]
 
 
+def test_formulas_that_nothing_renders_are_found(tmp_path):
+    text = "<p>$A_{II}$, $$x$$ and \\mu, but $5 and $6</p><pre>$HOME_$ $$</pre><code>\\mu</code>"
+    (tmp_path / "a.html").write_text(text)
+    found = [line.rpartition(": ")[2] for line in links.broken(tmp_path)]
+    assert found == ["$A_{II}$", "$$", "$$", "\\mu"]
+
+
 @pytest.mark.slow(60)
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("furo", "myst_parser", "sphinx")), reason="needs fedfilt[docs]"
