@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -150,6 +151,86 @@ def test_run_folder_lists_the_files_of_a_run(tmp_path):
     found = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
     assert {name.partition("/")[0] for name in names} >= found
     assert all((tmp_path / "run" / name).exists() for name in names)
+
+
+# --- tables on pages that repeat what is in the code ---------------------------------------------------------------
+
+
+def rows_of(page, head):
+    """The rows of the table of a page whose head begins with `head`: lists of cells."""
+    lines = (DOCS / page).read_text().splitlines()
+    [start] = [number for number, line in enumerate(lines) if line.startswith(f"| {head} |")]
+    rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def same(shown, default):
+    """Whether a default is shown as it is; nothing and "all" stand for those that are empty."""
+    shown = shown.strip("`")
+    if default in ("", "[]", '""'):
+        return shown in ("", "all")
+    try:
+        return float(shown) == float(default)
+    except ValueError:
+        return shown == default
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "kind", "elsewhere"),
+    [
+        ("security.md", "key of `[guard]`", fedfilt.Guard, ()),
+        ("own_data.md", "key", _parts.find("datasets", "own"), ()),
+        ("privacy.md", "key", fedfilt.Privacy, ("delta", "blind")),
+    ],
+)
+def test_tables_of_keys_are_those_of_the_code(page, head, kind, elsewhere):
+    """GitHub shows the pages too, where nothing is made; so these tables are written, and compared."""
+    defaults = {option.name: option.default for option in reference.options(kind)}
+    told = {}
+    for first, second, *_ in rows_of(page, head):
+        names = [code.partition(" = ")[0].partition(".")[0] for code in re.findall(r"`(.*?)`", first)]
+        values = second.split(", ") if len(names) > 1 else [second]
+        told |= dict(zip(names, values, strict=True))
+    assert set(told) == set(defaults) - set(elsewhere)
+    if "default" in (DOCS / page).read_text().partition(f"| {head} |")[2].splitlines()[0]:
+        assert [name for name, shown in told.items() if not same(shown, defaults[name])] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "folder", "column", "every"),
+    [
+        ("clients.md", "`client`", "clients", 1, True),
+        ("clients.md", "`aggregator`", "aggregators", 0, False),
+        ("training.md", "`partition.name`", "partitions", 2, False),
+        ("scheduling.md", "name", "populations", None, True),
+    ],
+)
+def test_tables_of_parts_are_those_of_the_code(page, head, folder, column, every):
+    """Which parts there are, and in one column the options of each with their defaults."""
+    seen, wrong = set(), []
+    for cells in rows_of(page, head):
+        names = [name for name in re.findall(r"`(\w+)`", cells[0].partition("(")[0]) if name in _parts.names(folder)]
+        assert names, cells
+        if " around " in cells[0]:
+            continue  # an example with options of its own
+        seen.update(names)
+        if column is None:
+            continue
+        told = dict.fromkeys(re.findall(r"`(\w+)`", " ".join(cells[1:])), "")
+        told |= dict(re.findall(r"`(\w+)(?: = (.*?))?`", cells[column]))
+        for name in names:
+            defaults = {option.name: option.default for option in reference.options(_parts.find(folder, name))}
+            wrong += [f"{name}: {option} is not told" for option in defaults.keys() - told.keys()]
+            shown = {option: value for option, value in told.items() if option in defaults and value}
+            wrong += [f"{name}: {key} = {value}" for key, value in shown.items() if not same(value, defaults[key])]
+    assert not wrong, "\n".join(wrong)
+    assert not every or seen == set(_parts.names(folder))
+
+
+def test_the_table_of_kinds_has_every_folder_of_parts():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    kinds = re.findall(r"^\| [a-z ]+ \| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(kinds) == sorted(_parts.FOLDERS)
 
 
 # --- pages --------------------------------------------------------------------------------------------------------
