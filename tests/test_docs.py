@@ -144,13 +144,44 @@ def commands(group, path):
         yield from commands(command, (*path, name)) if hasattr(command, "commands") else [(*path, name)]
 
 
-def test_run_folder_lists_the_files_of_a_run(tmp_path):
-    fedfilt.run(SMALL, tmp_path / "run")
-    listed = re.findall(r"`([\w./-]+)`(?=[^|]*\|[^|]*\|$)", named("reference/run_folder.md"), re.MULTILINE)
-    names = {name.replace("NNN", "000").rstrip("/") for name in listed if "." in name or name.endswith("/")}
-    found = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
-    assert {name.partition("/")[0] for name in names} >= found
-    assert all((tmp_path / "run" / name).exists() for name in names)
+def listed(section):
+    """Names of files in the first column of a section of the page on run folders."""
+    text = (DOCS / "reference" / "run_folder.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    first = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name.rstrip("/") for cell in first for name in re.findall(r"`(.*?)`", cell)}
+
+
+@pytest.mark.slow(10)
+def test_run_folder_lists_every_file(tmp_path):
+    run = tmp_path / "run"
+    fedfilt.run(SMALL, run)
+    always, sometimes = listed("A run"), listed("What only some runs have")
+    assert all((run / name.replace("NNN", "000")).exists() for name in always)
+    fedfilt.advise(run)
+    fedfilt.report(run)
+    found = {re.sub(r"-[0-9a-f]{16}(?=\.)", "-HASH", path.name) for path in run.iterdir()}
+    assert {name.partition("/")[0] for name in always} < found
+    assert found <= {name.partition("/")[0] for name in always | sometimes}
+    assert {"advice.json", "probe-HASH.safetensors", "report.html"} <= found & sometimes
+
+
+@pytest.mark.slow(10)
+def test_run_folder_lists_the_files_of_comparisons_and_tunings(tmp_path):
+    names = listed("A comparison or a tuning")
+    fedfilt.compare(SMALL, "fedavg", folder=tmp_path / "compared", rounds=1)
+    fedfilt.tune(SMALL, "fedavg", budget=1, seeds=1, folder=tmp_path / "tuned", rounds=1)
+    for folder, expected in (("compared", names - {"tuned.json"}), ("tuned", {"tuned.json", "RULE/seed-N"})):
+        found = {str(path.relative_to(tmp_path / folder)) for path in (tmp_path / folder).iterdir()}
+        runs = {name for name in found if name.startswith("fedavg")}
+        assert found - runs | {"RULE/seed-N"} == expected
+        assert all(re.fullmatch(r"seed-\d+", one.name) for name in runs for one in (tmp_path / folder / name).iterdir())
+
+
+def test_files_that_only_some_runs_have_are_named_as_in_the_code():
+    code = "".join(path.read_text() for path in (ROOT / "src" / "fedfilt" / "runs").glob("*.py"))
+    for name in listed("What only some runs have"):
+        file = name.rpartition("/")[2]
+        assert file.partition("-HASH")[0] in code or file == "report.html", name
 
 
 # --- tables on pages that repeat what is in the code ---------------------------------------------------------------
