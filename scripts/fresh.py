@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,27 @@ graph = fedfilt.Graph.from_rooms(["home"] * 3)
 module = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
 fitted = fedfilt.fit(list(zip(x, (x[:, :, 0] > 0).astype(int))), module, graph, rounds=20, learning_rate=0.3)
 assert fitted.accuracy["local"].mean() > 0.7, fitted.accuracy
+"""
+OWN_DATA = """
+from pathlib import Path
+
+for device in range(4):
+    folder = Path(f"homes/device-{device:03d}/data")
+    folder.mkdir(parents=True)
+    rows = [f"{row / 10},{10 * (row // 60 % 2) + row * 7 % 5},{'ab'[row // 60 % 2]}" for row in range(360)]
+    (folder / "recording.csv").write_text("\\n".join(["time,sensor,label", *rows]))
+Path("homes/experiment.toml").write_text('''
+rounds = 2
+data = {name = "own", shape = [1, 10], labels = ["a", "b"], rate = 10.0, folders = "homes/device-*"}
+samples = {train = 30}
+model = {name = "mlp", hidden = 8}
+graph = {name = "rooms", rooms = 1, devices = 4}
+''')
+"""
+LOOPBACK = """
+import fcntl, socket, struct
+with socket.socket() as one:
+    fcntl.ioctl(one, 0x8914, struct.pack("16sh14x", b"lo", 1))
 """
 FACTS = """
 import os, pwd, shutil, socket
@@ -86,8 +108,9 @@ def place(python: Path) -> Place:
     if os.getuid():
         return Place(home, str(inside), clean)
     user = pwd.getpwnam(NOBODY)
+    up = f"{shlex.quote(sys.executable)} -c {shlex.quote(LOOPBACK)} && "  # processes of a deployment talk on it
     drop = f'exec setpriv --reuid {user.pw_uid} --regid {user.pw_gid} --clear-groups -- "$@"'
-    cut = ["unshare", "--net", "--mount", "sh", "-c", mount + drop, "sh"]
+    cut = ["unshare", "--net", "--mount", "sh", "-c", mount + up + drop, "sh"]
     return Place(home, str(inside), [*cut, *clean])
 
 
@@ -112,38 +135,26 @@ def first_block(page: Path) -> str:
     return found[1]
 
 
-def tried(version: str, wheel: Path, with_torch: bool) -> dict[str, str]:
+def tried(version: str, wheel: Path, *extras: str) -> dict[str, str]:
     """A row of the table."""
     python = interpreter(version)
     assert python
     here = place(python)
-    row = {"Python": version + " with torch" * with_torch}
+    row = {"Python": f"{version} with {', '.join(extras)}"}
+    wanted = f"[{','.join(extras)}]"
     try:
         start = time.monotonic()
-        row["download"] = (
-            f"{download(here, version, wheel, '[digits,torch]' if with_torch else '[digits]') / 1e6:.0f} MB"
-        )
+        row["download"] = f"{download(here, version, wheel, wanted) / 1e6:.0f} MB"
         row["download"] += f", {time.monotonic() - start:.0f} s"
         here.run(here.python, "-m", "venv", "env")
         env = here.home / "user" / "env"
         packages = env / "lib" / f"python{version}" / "site-packages"
         before, start = size(packages), time.monotonic()
         options = ["--quiet", "--disable-pip-version-check", "--no-index", "--find-links", here.home / "wheels"]
-        wanted = here.home / "wheels" / wheel.name
-        here.run(env / "bin" / "pip", "install", *options, f"{wanted}[digits{',torch' * with_torch}]")
+        here.run(env / "bin" / "pip", "install", *options, f"{here.home / 'wheels' / wheel.name}{wanted}")
         row["install"] = f"{(size(packages) - before) / 1e6:.0f} MB, {time.monotonic() - start:.0f} s"
         print(f"Python {version}: {here.run(env / 'bin' / 'python', '-c', FACTS).strip()}", flush=True)
-        commands: dict[str, Sequence[object]] = {
-            "--version": (env / "bin" / "fedfilt", "--version"),
-            "-m --version": (env / "bin" / "python", "-m", "fedfilt", "--version"),
-            "info": (env / "bin" / "fedfilt", "info", "--json"),
-            "README block": (env / "bin" / "python", "-c", first_block(ROOT / "README.md")),
-            "demo": (env / "bin" / "fedfilt", "demo"),
-            "report": (env / "bin" / "fedfilt", "report", "demo/mnist_2"),
-        }
-        if with_torch:
-            commands["own torch module"] = (env / "bin" / "python", "-W", "error", "-c", TRAIN_WITH_TORCH)
-        for name, command in commands.items():
+        for name, command in commands(env / "bin", extras).items():
             start = time.monotonic()
             said = here.run(*command)
             row[name] = f"{time.monotonic() - start:.1f} s"
@@ -154,6 +165,30 @@ def tried(version: str, wheel: Path, with_torch: bool) -> dict[str, str]:
     finally:
         shutil.rmtree(here.home)
     return row
+
+
+def commands(binaries: Path, extras: Sequence[str]) -> dict[str, Sequence[object]]:
+    """What is run in an environment, by the name of its column."""
+    fedfilt, python = binaries / "fedfilt", binaries / "python"
+    found: dict[str, Sequence[object]] = {
+        "--version": (fedfilt, "--version"),
+        "-m --version": (python, "-m", "fedfilt", "--version"),
+        "info": (fedfilt, "info", "--json"),
+        "README block": (python, "-c", first_block(ROOT / "README.md")),
+    }
+    if "digits" in extras:
+        found |= {"demo": (fedfilt, "demo"), "report": (fedfilt, "report", "demo/mnist_2")}
+    if "torch" in extras:
+        found["own torch module"] = (python, "-W", "error", "-c", TRAIN_WITH_TORCH)
+    if "flower" in extras:
+        found |= {
+            "own data": (python, "-c", OWN_DATA),
+            "deploy write": (fedfilt, "deploy", "write", "homes/experiment.toml"),
+            "deploy all": (fedfilt, "deploy", "all", "building"),
+            "deploy status": (fedfilt, "deploy", "status"),
+            "deploy renew": (fedfilt, "deploy", "renew"),
+        }
+    return found
 
 
 def main() -> None:
@@ -173,10 +208,12 @@ def main() -> None:
         print(f"not tried, as it is not here: Python {', '.join(sorted(missing))}")
     if not found:
         raise RuntimeError(f"there is none of Python {', '.join(VERSIONS)}")
-    rows = [tried(version, wheels[0].resolve(), with_torch=False) for version in found]
+    newest = found[-1]
+    rows = [tried(version, wheels[0].resolve(), "digits") for version in found]
+    rows.append(tried(newest, wheels[0].resolve(), "flower"))
     if options.torch:
-        rows.append(tried(options.torch, wheels[0].resolve(), with_torch=True))
-    names = list(rows[-1])
+        rows.append(tried(options.torch, wheels[0].resolve(), "digits", "torch"))
+    names = list(dict.fromkeys(name for row in rows for name in row))
     print("\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names))))
     for row in rows:
         print(f"| {' | '.join(row.get(name, '') for name in names)} |")

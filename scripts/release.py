@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +65,17 @@ def clean(log: Path) -> str:
 
 
 def versions(log: Path) -> str:
+    """Everything names the same version, and the changelog has nothing that is not released in it."""
+    said = dated()
+    rest = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text(), re.M | re.S)
+    if not rest:
+        raise Failed("CHANGELOG.md has no line '## [Unreleased]'")
+    if rest[1].strip():
+        raise Failed(f"CHANGELOG.md has changes under 'Unreleased'; move them into {said}:\n{rest[1].strip()}")
+    return said
+
+
+def dated() -> str:
     """The version stands in one file; what names it must agree, and the changelog must have a date for it."""
     [version] = re.findall(r'^__version__ = "(.+)"$', (ROOT / "src/fedfilt/_version.py").read_text(), re.M)
     citation = (ROOT / "CITATION.cff").read_text()
@@ -132,9 +144,24 @@ def links(log: Path) -> str:
     return "every link between pages leads somewhere"
 
 
+def address(log: Path) -> str:
+    """Where the project is to be found: PyPI links it, and a citation and whoever wants to clone it need it."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    if not (repository := urls.get("Repository")):
+        raise Failed(
+            "pyproject.toml has no [project.urls] with Repository, so nobody who installs fedfilt can find its source "
+            "or its pages; CONTRIBUTING.md, Releasing, says what to fill in once there is a public address"
+        )
+    if f"repository-code: {repository}" not in (ROOT / "CITATION.cff").read_text().replace('"', "").splitlines():
+        raise Failed(f"CITATION.cff has no line 'repository-code: {repository}'")
+    if f"git clone {repository}" not in (ROOT / "README.md").read_text():
+        raise Failed(f"README.md has no line 'git clone {repository}'")
+    return repository
+
+
 STEPS = [
     Step("tree", "nothing that is not committed", clean),
-    Step("version", "one version in _version.py, CITATION.cff and a dated changelog", versions),
+    Step("version", "one version in _version.py, CITATION.cff and a dated changelog, nothing unreleased", versions),
     Step("links", "links between pages", links),
     Step("audit", "no known vulnerabilities of pinned packages", python("scripts/audit.py")),
     Step("tests", "make test", command("make", "test", line="passed|failed")),
@@ -144,6 +171,7 @@ STEPS = [
     Step("fresh", "make fresh", command("make", "fresh", line=r"\| \d")),
     Step("lowest", "make lowest", command("make", "lowest", line="passed")),
     Step("bench", "make bench, for docs/performance.md", command("make", "bench")),
+    Step("address", "where the project is to be found", address),
 ]  # fmt: skip
 NAMES = [step.name for step in STEPS]
 

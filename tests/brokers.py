@@ -9,7 +9,7 @@ import pytest
 
 from deployments import free_port, listens, own_experiment, written
 from fedfilt.flower.deploy.address import address
-from fedfilt.flower.home import settings
+from fedfilt.flower.deploy.home_toml import settings
 from fedfilt.home.edge import ONLINE
 from fedfilt.home.mqtt import Keys, Mqtt
 from fedfilt.home.topics import Topics, room_state, status

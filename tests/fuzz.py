@@ -84,6 +84,7 @@ with instrumented():
     from fedfilt.flower import home as living
     from fedfilt.flower.deploy import superlink
     from fedfilt.flower.deploy.address import Site
+    from fedfilt.flower.deploy.home_toml import settings
     from fedfilt.graph import Graph
     from fedfilt.graph.building import Building
     from fedfilt.graph.serial import graph_json, graph_of
@@ -433,7 +434,7 @@ def read_settings(content: bytes, folder: Path) -> None:
         own.owner(folder)
     if (folder / "home.toml").exists():
         with refusing():
-            living.clock_of(living.settings(folder))
+            living.clock_of(settings(folder))
     device = files_of(content).get("device.toml", b":").replace(b"127.0.0.1:1", b"")
     if b":" not in device and not re.search(rb"[\d_eE+]{5}", device):  # no code of its own, no model of any size
         with refusing():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -143,13 +144,124 @@ def commands(group, path):
         yield from commands(command, (*path, name)) if hasattr(command, "commands") else [(*path, name)]
 
 
-def test_run_folder_lists_the_files_of_a_run(tmp_path):
-    fedfilt.run(SMALL, tmp_path / "run")
-    listed = re.findall(r"`([\w./-]+)`(?=[^|]*\|[^|]*\|$)", named("reference/run_folder.md"), re.MULTILINE)
-    names = {name.replace("NNN", "000").rstrip("/") for name in listed if "." in name or name.endswith("/")}
-    found = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
-    assert {name.partition("/")[0] for name in names} >= found
-    assert all((tmp_path / "run" / name).exists() for name in names)
+def listed(section):
+    """Names of files in the first column of a section of the page on run folders."""
+    text = (DOCS / "reference" / "run_folder.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    first = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name.rstrip("/") for cell in first for name in re.findall(r"`(.*?)`", cell)}
+
+
+@pytest.mark.slow(10)
+def test_run_folder_lists_every_file(tmp_path):
+    run = tmp_path / "run"
+    fedfilt.run(SMALL, run)
+    always, sometimes = listed("A run"), listed("What only some runs have")
+    assert all((run / name.replace("NNN", "000")).exists() for name in always)
+    fedfilt.advise(run)
+    fedfilt.report(run)
+    found = {re.sub(r"-[0-9a-f]{16}(?=\.)", "-HASH", path.name) for path in run.iterdir()}
+    assert {name.partition("/")[0] for name in always} < found
+    assert found <= {name.partition("/")[0] for name in always | sometimes}
+    assert {"advice.json", "probe-HASH.safetensors", "report.html"} <= found & sometimes
+
+
+@pytest.mark.slow(10)
+def test_run_folder_lists_the_files_of_comparisons_and_tunings(tmp_path):
+    names = listed("A comparison or a tuning")
+    fedfilt.compare(SMALL, "fedavg", folder=tmp_path / "compared", rounds=1)
+    fedfilt.tune(SMALL, "fedavg", budget=1, seeds=1, folder=tmp_path / "tuned", rounds=1)
+    for folder, expected in (("compared", names - {"tuned.json"}), ("tuned", {"tuned.json", "RULE/seed-N"})):
+        found = {str(path.relative_to(tmp_path / folder)) for path in (tmp_path / folder).iterdir()}
+        runs = {name for name in found if name.startswith("fedavg")}
+        assert found - runs | {"RULE/seed-N"} == expected
+        assert all(re.fullmatch(r"seed-\d+", one.name) for name in runs for one in (tmp_path / folder / name).iterdir())
+
+
+def test_files_that_only_some_runs_have_are_named_as_in_the_code():
+    code = "".join(path.read_text() for path in (ROOT / "src" / "fedfilt" / "runs").glob("*.py"))
+    for name in listed("What only some runs have"):
+        file = name.rpartition("/")[2]
+        assert file.partition("-HASH")[0] in code or file == "report.html", name
+
+
+# --- tables on pages that repeat what is in the code ---------------------------------------------------------------
+
+
+def rows_of(page, head):
+    """The rows of the table of a page whose head begins with `head`: lists of cells."""
+    lines = (DOCS / page).read_text().splitlines()
+    [start] = [number for number, line in enumerate(lines) if line.startswith(f"| {head} |")]
+    rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def same(shown, default):
+    """Whether a default is shown as it is; nothing and "all" stand for those that are empty."""
+    shown = shown.strip("`")
+    if default in ("", "[]", '""'):
+        return shown in ("", "all")
+    try:
+        return float(shown) == float(default)
+    except ValueError:
+        return shown == default
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "kind", "elsewhere"),
+    [
+        ("security.md", "key of `[guard]`", fedfilt.Guard, ()),
+        ("own_data.md", "key", _parts.find("datasets", "own"), ()),
+        ("privacy.md", "key", fedfilt.Privacy, ("delta", "blind")),
+    ],
+)
+def test_tables_of_keys_are_those_of_the_code(page, head, kind, elsewhere):
+    """GitHub shows the pages too, where nothing is made; so these tables are written, and compared."""
+    defaults = {option.name: option.default for option in reference.options(kind)}
+    told = {}
+    for first, second, *_ in rows_of(page, head):
+        names = [code.partition(" = ")[0].partition(".")[0] for code in re.findall(r"`(.*?)`", first)]
+        values = second.split(", ") if len(names) > 1 else [second]
+        told |= dict(zip(names, values, strict=True))
+    assert set(told) == set(defaults) - set(elsewhere)
+    if "default" in (DOCS / page).read_text().partition(f"| {head} |")[2].splitlines()[0]:
+        assert [name for name, shown in told.items() if not same(shown, defaults[name])] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "folder", "column", "every"),
+    [
+        ("clients.md", "`client`", "clients", 1, True),
+        ("clients.md", "`aggregator`", "aggregators", 0, False),
+        ("training.md", "`partition.name`", "partitions", 2, False),
+        ("scheduling.md", "name", "populations", None, True),
+    ],
+)
+def test_tables_of_parts_are_those_of_the_code(page, head, folder, column, every):
+    """Which parts there are, and in one column the options of each with their defaults."""
+    seen, wrong = set(), []
+    for cells in rows_of(page, head):
+        names = [name for name in re.findall(r"`(\w+)`", cells[0].partition("(")[0]) if name in _parts.names(folder)]
+        assert names, cells
+        if " around " in cells[0]:
+            continue  # an example with options of its own
+        seen.update(names)
+        if column is None:
+            continue
+        told = dict.fromkeys(re.findall(r"`(\w+)`", " ".join(cells[1:])), "")
+        told |= dict(re.findall(r"`(\w+)(?: = (.*?))?`", cells[column]))
+        for name in names:
+            defaults = {option.name: option.default for option in reference.options(_parts.find(folder, name))}
+            wrong += [f"{name}: {option} is not told" for option in defaults.keys() - told.keys()]
+            shown = {option: value for option, value in told.items() if option in defaults and value}
+            wrong += [f"{name}: {key} = {value}" for key, value in shown.items() if not same(value, defaults[key])]
+    assert not wrong, "\n".join(wrong)
+    assert not every or seen == set(_parts.names(folder))
+
+
+def test_the_table_of_kinds_has_every_folder_of_parts():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    kinds = re.findall(r"^\| [a-z ]+ \| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(kinds) == sorted(_parts.FOLDERS)
 
 
 # --- pages --------------------------------------------------------------------------------------------------------
@@ -212,6 +324,13 @@ def test_broken_links_are_found(tmp_path):
     (tmp_path / "a.html").write_text("<a href='b.html#there'></a><a href='b.html#gone'></a><img src='no.png'>")
     (tmp_path / "b.html").write_text("<p id='there'><a href='#'></a><a href='https://example.org/x'></a>")
     assert links.broken(tmp_path) == ["a.html: no anchor b.html#gone", "a.html: no file no.png"]
+
+
+def test_formulas_that_nothing_renders_are_found(tmp_path):
+    text = "<p>$A_{II}$, $$x$$ and \\mu, but $5 and $6</p><pre>$HOME_$ $$</pre><code>\\mu</code>"
+    (tmp_path / "a.html").write_text(text)
+    found = [line.rpartition(": ")[2] for line in links.broken(tmp_path)]
+    assert found == ["$A_{II}$", "$$", "$$", "\\mu"]
 
 
 @pytest.mark.slow(60)

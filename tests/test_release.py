@@ -33,7 +33,7 @@ def test_the_version_is_said_where_it_is_asked_for():
 
 
 def test_citation_and_changelog_name_the_version():
-    assert release["versions"](Path()).startswith(f"{fedfilt.__version__} of 20")
+    assert release["dated"]().startswith(f"{fedfilt.__version__} of 20")
 
 
 def test_a_changelog_without_the_version_is_refused(tmp_path, monkeypatch):
@@ -44,6 +44,33 @@ def test_a_changelog_without_the_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(release["versions"].__globals__, "ROOT", tmp_path)
     with pytest.raises(release["Failed"], match=r"no line '## \[9\.9\.9\] - DATE'"):
         release["versions"](Path())
+
+
+def test_changes_that_are_not_in_the_release_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "src" / "fedfilt").mkdir(parents=True)
+    shutil.copy(ROOT / "src" / "fedfilt" / "_version.py", tmp_path / "src" / "fedfilt")
+    shutil.copy(ROOT / "CITATION.cff", tmp_path)
+    text = re.sub(r"(?<=^## \[Unreleased\]\n).*?(?=^## )", "\n", (ROOT / "CHANGELOG.md").read_text(), flags=re.M | re.S)
+    monkeypatch.setitem(release["versions"].__globals__, "ROOT", tmp_path)
+    (tmp_path / "CHANGELOG.md").write_text(text)
+    assert release["versions"](Path()).startswith(f"{fedfilt.__version__} of 20")
+    (tmp_path / "CHANGELOG.md").write_text(text.replace("## [Unreleased]\n", "## [Unreleased]\n\n* A change.\n"))
+    with pytest.raises(release["Failed"], match=r"under 'Unreleased'.*\n\* A change\."):
+        release["versions"](Path())
+
+
+def test_a_project_without_an_address_is_not_released(tmp_path, monkeypatch):
+    monkeypatch.setitem(release["address"].__globals__, "ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    with pytest.raises(release["Failed"], match=r"no \[project\.urls\] with Repository"):
+        release["address"](Path())
+    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://example.org/x"\n')
+    (tmp_path / "CITATION.cff").write_text('repository-code: "https://example.org/x"\n')
+    (tmp_path / "README.md").write_text("pip install\n")
+    with pytest.raises(release["Failed"], match=r"README\.md has no line 'git clone https://example.org/x'"):
+        release["address"](Path())
+    (tmp_path / "README.md").write_text("git clone https://example.org/x\n")
+    assert release["address"](Path()) == "https://example.org/x"
 
 
 # --- dependencies ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,35 @@ from fedfilt.flower.deploy import serve
 from fedfilt.flower.deploy.supervise import environment
 from fedfilt.runs.build import Run
 from fedfilt.runs.config import load
-from helpers import call, command, until
+from helpers import ROOT, SLOW, call, command, until
+
+
+def without_broker_packages(code, *words):
+    """What a Python says that has none of the packages of `fedfilt[mqtt]`."""
+    code = f"import sys; sys.modules['paho'] = sys.modules['cbor2'] = None; {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=SLOW, check=False
+    )
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+def test_every_module_of_deployments_loads_without_broker_packages():
+    """`fedfilt[flower]` is enough for a deployment without a home."""
+    folder = ROOT / "src" / "fedfilt" / "flower" / "deploy"
+    names = [f"fedfilt.flower.deploy.{path.stem}" for path in folder.glob("[a-z]*.py")]
+    assert "fedfilt.flower.deploy.serve" in names
+    without_broker_packages("import importlib; [importlib.import_module(name) for name in sys.argv[1:]]", *names)
+
+
+@pytest.mark.slow(15)
+def test_a_deployment_is_changed_and_looked_at_without_broker_packages(tmp_path):
+    building = written(tmp_path, experiment=own_experiment(tmp_path / "homes"))
+    main = "from fedfilt.__main__ import main; main()"
+    for words in (["renew"], ["add", "lamp", "--links", "device-000"], ["replace", "lamp"], ["remove", "lamp"]):
+        assert without_broker_packages(main, "deploy", *words, "--building", building)
+    told = json.loads(without_broker_packages(main, "deploy", "status", "--json", "--building", building))
+    assert len(told["devices"]) == 5  # one that is removed leaves with the next round
 
 
 @pytest.mark.slow(30)

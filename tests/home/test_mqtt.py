@@ -20,7 +20,7 @@ from deployments import free_port, own_experiment
 from deployments import written as deployed
 from fedfilt.data.own import Making
 from fedfilt.flower.deploy.certificates import certificates, client
-from fedfilt.flower.home import EARS
+from fedfilt.flower.deploy.home_toml import EARS
 from fedfilt.home import mqtt
 from fedfilt.home.clock import Clock
 from fedfilt.home.edge import OFFLINE, ONLINE, Edge

@@ -131,7 +131,8 @@ def home_label(
     """Correct a room's activity: its devices keep their windows of that time with this label."""
     with _errors():
         from fedfilt._checks import check_span
-        from fedfilt.flower.home import clock_of, settings
+        from fedfilt.flower.deploy.home_toml import settings
+        from fedfilt.flower.home import clock_of
         from fedfilt.flower.home import label as say
         from fedfilt.home.topics import Correction
 

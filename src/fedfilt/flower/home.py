@@ -5,7 +5,6 @@ import json
 import logging
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from fedfilt._checks import check_choice, check_count, check_number
 from fedfilt._files import locked
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import address
+from fedfilt.flower.deploy.home_toml import EARS, EDGE, PEOPLE, listed, settings
 from fedfilt.flower.deploy.pace import NEXT
 from fedfilt.flower.deploy.supervise import stoppable
 from fedfilt.flower.device import Device
@@ -28,22 +28,7 @@ from fedfilt.home.topics import correction as parsed
 
 log = logging.getLogger("fedfilt")
 PATIENCE = 10.0  # seconds that a command waits for the broker or the edge server
-EDGE, EARS, PEOPLE = "edge", "edge-ears", "people"
 FASTEST = 10_000.0  # times real time
-
-
-def settings(folder: Path) -> Table:
-    """The settings in a folder's home.toml."""
-    try:
-        table = tomllib.loads((folder / "home.toml").read_text(encoding="utf-8"))
-    except OSError:
-        raise ValueError(f"{folder} must hold home.toml, as fedfilt home write makes it") from None
-    except RecursionError as error:
-        raise ValueError(f"{folder / 'home.toml'} cannot be read: {error}") from None
-    missing = [key for key in ("home", "broker", "tls") if key not in table]
-    if missing:
-        raise ValueError(f"{folder / 'home.toml'} must have the keys {', '.join(missing)}")
-    return table
 
 
 def clock_of(table: Table) -> Clock:
@@ -120,17 +105,6 @@ def keep_home(folder: Path, each: Callable[[], None] = lambda: None) -> None:
         finally:
             ears.close()
             bus.close()
-
-
-def listed(table: Table) -> Table:
-    """The lists in a home.toml: `devices` with their rooms, those that are `moving`, and further `rooms`."""
-    devices, moving, rooms = table.get("devices"), table.get("moving", []), table.get("rooms", [])
-    if not isinstance(devices, dict):
-        raise ValueError("home.toml must list the devices with their rooms, as fedfilt home write does")
-    for key, names in (("moving", moving), ("rooms", rooms)):
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{key} in home.toml must be a list of names, got {names!r}")
-    return {"devices": devices, "moving": moving, "rooms": rooms}
 
 
 def _following(folder: Path) -> Callable[[Callable[..., None]], None]:

@@ -18,8 +18,8 @@ from fedfilt._files import write_atomically
 from fedfilt._types import Table
 from fedfilt.flower.deploy.address import Address, address
 from fedfilt.flower.deploy.certificates import client, renew_server, revocations
+from fedfilt.flower.deploy.home_toml import EARS, EDGE, PEOPLE
 from fedfilt.flower.deploy.units import unit
-from fedfilt.flower.home import EARS, EDGE, PEOPLE
 from fedfilt.home.topics import check_name
 
 ASSISTANT = "homeassistant"

@@ -34,11 +34,11 @@ from fedfilt.flower.deploy.broker import (
     write_rights,
 )
 from fedfilt.flower.deploy.certificates import days_left
+from fedfilt.flower.deploy.home_toml import EARS, EDGE, PEOPLE, listed, settings
 from fedfilt.flower.deploy.members import Members
 from fedfilt.flower.deploy.renewal import CARRIED, device_days, keep_copy, renew_all, renew_client, renew_device
 from fedfilt.flower.deploy.supervise import check_owner, checked
 from fedfilt.flower.deploy.write import experiment_of, start_files
-from fedfilt.flower.home import EARS, EDGE, PEOPLE, listed, settings
 from fedfilt.home.assistant import device_config, room_config
 from fedfilt.home.bus import check_size
 from fedfilt.home.rooms import UNKNOWN

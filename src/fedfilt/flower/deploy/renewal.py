@@ -20,7 +20,7 @@ from fedfilt._files import Busy, locked
 from fedfilt.flower.deploy.address import Address, Site, address
 from fedfilt.flower.deploy.broker import Issued, reload_broker
 from fedfilt.flower.deploy.certificates import client, days_left, renew_server
-from fedfilt.flower.home import EARS, EDGE, PEOPLE, settings
+from fedfilt.flower.deploy.home_toml import EARS, EDGE, PEOPLE, settings
 
 log = logging.getLogger("fedfilt")
 
