@@ -9,10 +9,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FIND_BROWSER := (command -v chromium || command -v chromium-browser || command -v google-chrome) >/dev/null
 GET_BROWSER := (test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
 
-.PHONY: demo check test coverage test-home-assistant aarch64 bench docs fuzz audit wheels fresh lowest release-check clean
+.PHONY: demo install check test coverage test-home-assistant aarch64 bench docs fuzz audit wheels fresh lowest release-check clean
 
 demo: .venv/installed
 	$(BIN)/fedfilt demo
+
+# fedfilt as users have it
+install: .venv/installed
 
 # Format, lint, types, known vulnerabilities and the fast tests: while you work
 check: .venv/tested style audit

@@ -147,21 +147,22 @@ def look_at(line, options):
 
 def test_every_command_of_the_readme_says_how_long_it_takes():
     lines = [line for language, text in blocks(README) if not language for line in text.splitlines()]
-    assert len(lines) > 8
+    assert len(lines) > 7
     assert not [line for line in lines if not TAKES.search(line)]
 
 
 def test_extras_that_the_readme_names_are_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = README.read_text()
-    named = re.findall(r"fedfilt\[([\w,]+)\]", text) + re.findall(r"`([\w,]+)` \(", text)
+    [about] = [line for line in text.splitlines() if "docs/install.md" in line]
+    named = re.findall(r"fedfilt\[([\w,]+)\]", text) + re.findall(r"`(\w+)`", about)
     assert len(named) > 2
     assert {extra for names in named for extra in names.split(",")} <= set(project["optional-dependencies"])
 
 
 def test_figures_that_the_readme_quotes_are_in_the_pages_that_it_links():
     text = README.read_text()
-    text = text[text.index("## What it is good at") : text.index("## Where to go")]
+    text = text[text.index("## What it is good at") : text.index("**Next:**")]
     items = re.split(r"\n\n|^\* ", text, flags=re.MULTILINE)
     quoted = [item for item in items if re.search(r"\d", item)]
     assert len(quoted) > 7
@@ -176,7 +177,7 @@ def test_figures_that_the_readme_quotes_are_in_the_pages_that_it_links():
 
 def test_links_of_the_readme_lead_somewhere():
     links = re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", README.read_text())
-    assert len(links) > 30
+    assert len(links) > 15
     for path, section in links:
         page = ROOT / path
         assert page.exists(), path
