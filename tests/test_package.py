@@ -491,7 +491,7 @@ NEW = {
             """A row of devices.
 
             >>> New(devices=3)(seed=0)
-            Graph(3 devices, 2 edges, 1 component)
+            Graph(3 devices, 2 links, 1 component)
             """
 
             devices: int = 5

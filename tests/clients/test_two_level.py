@@ -389,7 +389,7 @@ def test_names(rule, client, aggregator):
 
 
 def test_two_level_and_its_rule_need_each_other():
-    with pytest.raises(ValueError, match="TwoLevel needs aggregator = 'empirical_bayes'"):
+    with pytest.raises(ValueError, match="two_level needs aggregator = 'empirical_bayes', got '"):
         Run(from_table({**SMALL, "client": "two_level", "aggregator": "fedavg"}))
     with pytest.raises(ValueError, match="empirical_bayes needs rows of the client two_level"):
         Run(from_table({**SMALL, "aggregator": "empirical_bayes"}))

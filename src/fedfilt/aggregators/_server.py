@@ -1,4 +1,4 @@
-"""Server optimisers: they treat a rule's change as a gradient and take their own steps along it, device by device."""
+"""Server optimizers: they treat a rule's change as a gradient and take their own steps along it, device by device."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ def check_inner(rule: Any) -> None:
 
 
 class Adaptive(NamedTuple):
-    """Reddi et al. 2021: m = β₁ m + (1 - β₁) Δ; models += rate · m / (√v + tau); v is the optimiser's own."""
+    """Reddi et al. 2021: m = β₁ m + (1 - β₁) Δ; models += rate · m / (√v + tau); v is the optimizer's own."""
 
     rate: float
     beta1: float

@@ -28,7 +28,7 @@ TrustCode = Annotated[
     typer.Option(
         "--trust-code",
         envvar=VARIABLE,
-        help="Run the code (module:Class) that the file names. It is remembered until the file changes.",
+        help="Allow the code (module:Class) that the file names. The permission lasts until the file changes.",
     ),
 ]
 DataDir = Annotated[
@@ -54,7 +54,9 @@ def errors() -> Iterator[None]:
 
 
 def check_resumable(folder: Path, resume: bool) -> None:
-    """Refuse to resume what was never started: the folder may be misspelt."""
+    """Refuse to resume what was never started, as the folder may be misspelt, and to start what is there already."""
+    if not resume and (folder / "config.toml").exists():
+        raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another --out")
     if resume and not folder.exists():
         raise ValueError(
             f"there is no folder {folder} to resume; leave out --resume to start, or name the folder with --out"

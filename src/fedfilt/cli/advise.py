@@ -21,7 +21,7 @@ def advise(
     data_dir: console.DataDir = None,
     trust_code: console.TrustCode = False,
 ) -> None:
-    """Say whether a graph helps, given or found, and which rule to use. The server needs no data for that.
+    """Say whether a graph, given or found, would help, and which rule to use. The server needs no data.
 
     It trains a short probe. Advice on a run is kept in the run's folder, and the dashboard shows it.
     """

@@ -71,7 +71,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo/mnist_2"),
     data_dir: console.DataDir = None,
 ) -> None:
-    """Compare FedAvg, purely personal models and G-Fedfilt on MNIST, 20 devices with 2 digits each: about a minute."""
+    """Compare FedAvg, personal models and G-Fedfilt on MNIST: 20 devices with 2 digits each. Takes about a minute."""
     with console.errors():
         from fedfilt import _parts
         from fedfilt.data.store import DataMissing, store_with

@@ -37,7 +37,7 @@ def paper(
         bool, typer.Option("--page-only", help="Compute nothing: write the page from existing results.")
     ] = False,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder to look for data files in first.", show_default=False)
+        Path | None, typer.Option(help="Folder to search for data files that are not in the cache.", show_default=False)
     ] = None,
 ) -> None:
     """Reproduce the paper's tables and figures next to the printed numbers."""

@@ -54,10 +54,12 @@ def profile(
     size: Annotated[
         int, typer.Option(min=0, help="Bytes to send; default: the model's update.", show_default=False)
     ] = 0,
-    listen: Annotated[int, typer.Option(help="Be the edge server: receive bytes on this port once, then exit.")] = -1,
+    listen: Annotated[
+        int, typer.Option(help="Be the edge server: receive bytes on this port once, then exit.", show_default="off")
+    ] = -1,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
-    """Measure this machine's seconds per sample and uplink: a line for the table of devices.name = "measured"."""
+    """Measure this machine's seconds per sample and uplink, as a line for the table of devices.name = "measured"."""
     with console.errors():
         from fedfilt import _parts
         from fedfilt.training import profiling

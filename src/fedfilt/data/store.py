@@ -92,6 +92,8 @@ class DataFile:
 class Store:
     """Where data files are kept (`cache`) and looked for (`folder`, also $FEDFILT_DATA).
 
+    With `offline`, nothing is fetched. `progress` is called with a file's name, the bytes that are there and all bytes.
+
     >>> Store(cache=Path("data"), offline=True).cache
     PosixPath('data')
     """
@@ -99,6 +101,7 @@ class Store:
     cache: Path = field(default_factory=lambda: default_cache())
     folder: Path | None = None
     offline: bool = False
+    #: Called while a file is fetched, with its name, the bytes that are there and all bytes
     progress: Progress = lambda name, done, total: None
     _read: list[Any] = field(default_factory=list, compare=False, repr=False)  # the last data set, and its samples
 

@@ -9,7 +9,7 @@ from fedfilt._types import Array
 
 @dataclass(frozen=True)
 class Heat:
-    """Low-pass response h(λ) = exp(-tλ): models diffuse along the edges for a time t.
+    """Low-pass response h(λ) = exp(-tλ): models diffuse along the links for a time t.
 
     >>> import numpy as np
     >>> Heat(t=1.0)(np.array([0.0, 1.0])).round(3)

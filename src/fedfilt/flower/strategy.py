@@ -41,7 +41,7 @@ class GFedFilt(Strategy):
 
     >>> strategy = GFedFilt(Graph.from_rooms(["home"] * 3 + ["office"] * 2, links=[(2, 3)]), min_available_nodes=5)
     >>> strategy.graph
-    Graph(5 devices, 5 edges, 1 component, 2 rooms)
+    Graph(5 devices, 5 links, 1 component, 2 rooms)
     """
 
     def __init__(

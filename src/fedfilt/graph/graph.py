@@ -43,7 +43,7 @@ class Graph:
 
     >>> graph = Graph.paper()
     >>> graph
-    Graph(20 devices, 39 edges, 1 component, 4 rooms)
+    Graph(20 devices, 39 links, 1 component, 4 rooms)
     >>> graph.frequencies[[0, 1, 2, 3, -1]].round(3)
     array([0.   , 0.488, 0.567, 0.803, 8.028])
     """
@@ -79,7 +79,7 @@ class Graph:
         """Graph of a dense or sparse adjacency matrix.
 
         >>> Graph.from_adjacency([[0, 1], [1, 0]])
-        Graph(2 devices, 1 edge, 1 component)
+        Graph(2 devices, 1 link, 1 component)
         """
         return cls(a, rooms=rooms, positions=positions)
 
@@ -87,7 +87,7 @@ class Graph:
     def from_edges(
         cls, count: int, edges: Iterable[Sequence[int]], weights: Any = None, *, rooms: Any = None
     ) -> "Graph":
-        """Graph of `count` devices with the given links (i, j), each named once, with weight 1 by default.
+        """Graph of that many devices with the given links (i, j), each named once, with weight 1 by default.
 
         >>> Graph.from_edges(3, [(0, 1), (1, 2)]).adjacency.toarray()
         array([[0., 1., 0.],
@@ -104,7 +104,7 @@ class Graph:
         """Link all devices in a room with each other, and add the given links (i, j) between devices.
 
         >>> Graph.from_rooms(["hall", "hall", "attic"], links=[(1, 2)])
-        Graph(3 devices, 2 edges, 1 component, 2 rooms)
+        Graph(3 devices, 2 links, 1 component, 2 rooms)
         """
         rooms = np.array(rooms)
         if rooms.ndim != 1 or not len(rooms) or rooms.dtype.kind not in "iuUSb":
@@ -122,7 +122,7 @@ class Graph:
         """Link devices nearer than `reach` metres: the paper's rule d_ij < d_max.
 
         >>> Graph.within_distance([[0.0], [1.0], [3.0]], reach=2.0)
-        Graph(3 devices, 1 edge, 2 components)
+        Graph(3 devices, 1 link, 2 components)
         """
         points = checked_points("positions", positions)
         reach = check_number("reach", reach, low=0)
@@ -135,7 +135,7 @@ class Graph:
         """Link every device to its k nearest; a link exists if either end chose it.
 
         >>> Graph.nearest([[0.0], [1.0], [3.0]], k=1)
-        Graph(3 devices, 2 edges, 1 component)
+        Graph(3 devices, 2 links, 1 component)
         """
         points = checked_points("positions", positions)
         k = check_count("k", k, high=max(len(points) - 1, 1))
@@ -181,7 +181,7 @@ class Graph:
 
         >>> import networkx
         >>> Graph.from_networkx(networkx.path_graph(3))
-        Graph(3 devices, 2 edges, 1 component)
+        Graph(3 devices, 2 links, 1 component)
         """
         if not hasattr(g, "is_directed") or g.is_directed() or g.is_multigraph():
             raise ValueError(f"g must be a plain undirected networkx.Graph, got {type(g).__name__}")
@@ -196,7 +196,7 @@ class Graph:
         `count` is the number of devices, which links alone do not determine; the default is the largest number plus 1.
 
         >>> Graph.of([(0, 1), (1, 2)], count=4), Graph.of([[0, 1], [1, 0]])
-        (Graph(4 devices, 2 edges, 2 components), Graph(2 devices, 1 edge, 1 component))
+        (Graph(4 devices, 2 links, 2 components), Graph(2 devices, 1 link, 1 component))
         """
         if isinstance(given, Graph):
             return given
@@ -235,7 +235,7 @@ class Graph:
         """The graph of some devices, in the given order; `devices` are indices, or one True/False per device.
 
         >>> Graph.paper().subgraph(range(5))
-        Graph(5 devices, 8 edges, 1 component, 1 room)
+        Graph(5 devices, 8 links, 1 component, 1 room)
         """
         chosen = np.asarray(devices if isinstance(devices, np.ndarray) else list(devices))
         if chosen.dtype == bool:
@@ -378,7 +378,7 @@ class Graph:
         return np.split(order, np.cumsum(np.bincount(self.components))[:-1])
 
     def __repr__(self) -> str:
-        parts = [(self.count, "device"), (self.adjacency.nnz // 2, "edge"), (self.components.max() + 1, "component")]
+        parts = [(self.count, "device"), (self.adjacency.nnz // 2, "link"), (self.components.max() + 1, "component")]
         if self.rooms is not None:
             parts.append((len(np.unique(self.rooms)), "room"))
         text = ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for number, word in parts)

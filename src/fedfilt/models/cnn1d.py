@@ -18,6 +18,7 @@ class CNN1d:
     kernel: int = 5  # samples that a convolution sees
 
     def layers(self) -> Iterator[Layer]:
+        """The layers, from input to output."""
         channels, length = self.shape
         if length < 4:
             raise ValueError(f"cnn1d needs windows of at least 4 samples, got shape {self.shape}")

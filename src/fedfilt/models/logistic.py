@@ -18,5 +18,6 @@ class Logistic:
     classes: int
 
     def layers(self) -> Iterator[Layer]:
+        """The layers, from input to output."""
         yield Flatten()
         yield Dense(math.prod(self.shape), self.classes)

@@ -19,6 +19,7 @@ class MLP:
     hidden: int = 64  # neurons
 
     def layers(self) -> Iterator[Layer]:
+        """The layers, from input to output."""
         yield Flatten()
         yield Dense(math.prod(self.shape), self.hidden)
         yield Relu()

@@ -23,6 +23,7 @@ class Motifs:
     latent: int = 0  # channels of an encoder in front; 0: none
 
     def layers(self) -> Iterator[Layer]:
+        """The layers, from input to output."""
         channels, length = self.shape
         if self.latent:
             yield Convolution(channels, self.latent, (9,), stride=(1,), padding=(4,))

@@ -17,6 +17,7 @@ class PaperCNN:
     classes: int
 
     def layers(self) -> Iterator[Layer]:
+        """The layers, from input to output."""
         channels, height, width = self.shape
         for outputs in (32, 64):  # convolution and pooling each halve the picture, the first rounding up
             yield Convolution(channels, outputs, (3, 3), stride=(2, 2), padding=(1, 1))

@@ -47,9 +47,9 @@ class Guard:
     """
 
     on: bool = True  # false switches it off, as guard = false does
-    clip: float = 3.0  # an update longer than so many times the round's median length is shortened to that; 0: never
-    cap: float = 1e6  # no parameter of a trained model is beyond ± so much; 0: no limit
-    samples: float = 10.0  # no device counts for more than so many times the median number of samples; 0: no limit
+    clip: float = 3.0  # an update longer than this many times the round's median is shortened to that length; 0: never
+    cap: float = 1e6  # largest absolute value of any parameter of a trained model; 0: no limit
+    samples: float = 10.0  # no device counts for more than this many times the median number of samples; 0: no limit
     strikes: int = 3  # rounds over `clip` after which a device is in quarantine; it counts half after each; 0: never
     quarantine: int = 10  # rounds in which it counts nothing, and of probation after them; 0: nobody is in quarantine
     kept: int = 2  # good states to go back to when more than half of the devices diverge or collapse at once; 0: none

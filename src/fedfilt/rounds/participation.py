@@ -48,7 +48,7 @@ class Participation:
     """
 
     fraction: float = 1.0  # share of the devices that can take part, rounded to the nearest number
-    minimum: int = 1  # take at least so many; a round in which fewer can take part passes without training
+    minimum: int = 1  # take at least this many; a round in which fewer can take part passes without training
     weights: str = "equal"  # "equal" chances, or by the number of "samples", which must be known here
     # CSV file of who is there when: device,round or device,from,until; until is the round before which it ends
     trace: str = ""

@@ -40,9 +40,9 @@ class Privacy:
 
     clip: float = 0.0  # length (L2 norm) to which longer updates are cut; 0: none is
     noise: float = 0.0  # standard deviation, in units of what one clipped update can change; 0: none
-    epsilon: float = 0.0  # sets the noise so that all rounds together cost so much; 0: `noise` says it
+    epsilon: float = 0.0  # the budget of all rounds together; sets the noise. 0: use `noise`
     delta: float = 1e-5  # of the differential privacy
-    # keeps a row back in which one other device has more than one in so many of the others' share; 0: never
+    # m: withholds a row in which one device has more than 1/m of all others' shares; 0: never
     least_others: int = 0
     grid: float = 0.0  # rows are rounded at random to multiples of it; 0: not at all
     blind: bool = False  # the edge server of a deployment mixes rows that it cannot read, and can do none of the above

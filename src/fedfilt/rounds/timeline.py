@@ -110,7 +110,7 @@ def with_newcomers(graph: Graph, events: Sequence[Event]) -> Graph:
     """The graph with an additional row, still without links, for every new device in the events.
 
     >>> with_newcomers(Graph.from_rooms(["hall", "hall"]), [Event(round=3, join=2, links=((2, 0),))])
-    Graph(3 devices, 1 edge, 2 components, 1 room)
+    Graph(3 devices, 1 link, 2 components, 1 room)
     """
     new = {device: event for event in events for device in event.join if device >= graph.count}  # type: ignore[union-attr]
     if not new:

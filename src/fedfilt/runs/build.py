@@ -142,9 +142,10 @@ class Run:
         belongs = getattr(client, "rule", "fedavg")
         named = _parts.name_of(rule, "aggregators")
         if belongs != "fedavg" and named != belongs:
+            called = _parts.name_of(client, "clients")
             if seldom(client):
-                raise ValueError(f"the client {type(client).__name__} needs aggregator = {belongs!r}, got {rule}")
-            log.warning("the client %s is meant for the rule %s, got %s", type(client).__name__, belongs, rule)
+                raise ValueError(f"the client {called} needs aggregator = {belongs!r}, got {named!r}")
+            log.warning("the client %s is meant for the rule %s, got %s", called, belongs, named)
         if isinstance(client, FedDynClient) and isinstance(rule, FedDyn) and client.alpha != rule.alpha:
             raise ValueError(
                 f"client.alpha and aggregator.alpha of FedDyn must be the same, got {client.alpha:g} and "

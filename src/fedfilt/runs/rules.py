@@ -269,7 +269,7 @@ def rule_of(table: Mapping[str, Any], mu: float | None = None) -> Rule:
     given = _named(table.get("aggregator"), FILTERED)
     if "filter" in given or given["name"] == FILTERED:
         given["filter"] = filter_of(table)
-    if "aggregator" in given:  # that of a server optimiser
+    if "aggregator" in given:  # that of a server optimizer
         given["aggregator"] = rule_of(given)
     made = _packaged("aggregators", "aggregation rule", given)
     if mu is None:

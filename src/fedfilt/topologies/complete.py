@@ -11,7 +11,7 @@ class Complete(InBuilding):
     """Links between all devices: a control.
 
     >>> Complete(rooms=2, devices=10)(seed=0)
-    Graph(10 devices, 45 edges, 1 component, 2 rooms)
+    Graph(10 devices, 45 links, 1 component, 2 rooms)
     """
 
     def __call__(self, seed: int) -> Graph:

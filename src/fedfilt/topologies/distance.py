@@ -19,7 +19,7 @@ class Distance(InBuilding):
     Without `reach`, it is the smallest that connects all devices: the longest link of their minimum spanning tree.
 
     >>> Distance(rooms=2, devices=10)(seed=0)
-    Graph(10 devices, 20 edges, 1 component, 2 rooms)
+    Graph(10 devices, 20 links, 1 component, 2 rooms)
     """
 
     reach: float | None = None  # metres; by default the least that connects all devices

@@ -18,7 +18,7 @@ class Edges(InBuilding):
     ...     _ = file.write("a,b,weight\\n0,1,0.5\\n")
     ...     file.flush()
     ...     Edges(devices=3, file=file.name)(seed=0)
-    Graph(3 devices, 1 edge, 2 components)
+    Graph(3 devices, 1 link, 2 components)
     """
 
     file: str = ""  # CSV: a,b or a,b,weight

@@ -21,7 +21,7 @@ class Found:
     from the models trained by then; the number of neighbours stays.
 
     >>> Found(k=1).learn(0, np.repeat(np.eye(4), 5, axis=0))  # each five of the paper's 20 devices learn the same
-    Graph(20 devices, 16 edges, 4 components, 4 rooms)
+    Graph(20 devices, 16 links, 4 components, 4 rooms)
     """
 
     k: int = 2  # neighbours of a device; 0: chosen by two halves of the samples

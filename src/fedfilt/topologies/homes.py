@@ -21,7 +21,7 @@ class Homes:
     "everyone". These links weigh `weight`. `reweigh` makes every link as strong as its ends' first updates are alike.
 
     >>> Homes(rooms=10, devices=20)(seed=0)
-    Graph(20 devices, 10 edges, 10 components, 10 rooms)
+    Graph(20 devices, 10 links, 10 components, 10 rooms)
     """
 
     rooms: int = 4  # people

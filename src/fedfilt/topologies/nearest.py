@@ -9,7 +9,7 @@ class Nearest(InBuilding):
     """Links between every device and its `k` nearest.
 
     >>> Nearest(rooms=2, devices=10)(seed=0)
-    Graph(10 devices, 26 edges, 1 component, 2 rooms)
+    Graph(10 devices, 26 links, 1 component, 2 rooms)
     """
 
     k: int = 4  # neighbours of a device

@@ -8,7 +8,7 @@ class Paper:
     """The 20 devices of the paper's experiments: four rooms of five, 39 links.
 
     >>> Paper()(seed=0)
-    Graph(20 devices, 39 edges, 1 component, 4 rooms)
+    Graph(20 devices, 39 links, 1 component, 4 rooms)
     """
 
     devices: int = 20  # always 20

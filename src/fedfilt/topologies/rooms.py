@@ -9,7 +9,7 @@ class Rooms(InBuilding):
     """Links between all devices in a room, none between rooms: a strong filter gives every room its own model.
 
     >>> Rooms(rooms=2, devices=10)(seed=0)
-    Graph(10 devices, 20 edges, 2 components, 2 rooms)
+    Graph(10 devices, 20 links, 2 components, 2 rooms)
     """
 
     def __call__(self, seed: int) -> Graph:

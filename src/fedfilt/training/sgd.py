@@ -55,7 +55,7 @@ class Training:
     optimizer: str = "sgd"  # "sgd", "adam" or "adamw"
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam and AdamW
     epsilon: float = 1e-8  # of Adam and AdamW
-    optimizer_state: str = "round"  # how long what the optimizer remembers lasts: a "round", or "kept" between rounds
+    optimizer_state: str = "round"  # how long the optimizer keeps its state: a "round", or "kept" between rounds
 
     def __post_init__(self) -> None:
         check_number("training.learning_rate", self.learning_rate, low=0, above=True)
