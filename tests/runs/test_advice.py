@@ -273,7 +273,7 @@ def found_early(table):
 
 def test_a_graph_that_forms_later_is_found_again_as_it_was_judged(rooms, monkeypatch):
     monkeypatch.setattr(advice, "AGAIN", 0.0)
-    table = {**ROOMS, "rounds": 24, "graph": {**ROOMS["graph"], "shuffle": True}}
+    table = {**ROOMS, "rounds": 24, "graph": {"name": "rooms", "rooms": 4, "devices": 16, "shuffle": True}}
     found = fedfilt.advise(table, trust_code=True)
     assert found.again == 12
     assert found.otherwise < found.found.more

@@ -211,7 +211,8 @@ def test_a_mixture_of_two_rounds_is_refused():
     """Both rows are honest, and both masks; each round has factors of its own."""
     assert opens(*mixed_of_two((0.5, 0.5)))
     with pytest.raises(ValueError, match="of one round"):
-        blind.unmasked(*mixed_of_two((0.5, 0.5), rounds=(4, 5)), 0, [KEY], "run")
+        values, masks = mixed_of_two((0.5, 0.5), rounds=(4, 5))
+        blind.unmasked(values, masks, 0, [KEY], "run")
 
 
 @given(seeds, st.integers(0, 23), st.integers(1, 2**64 - 1))
