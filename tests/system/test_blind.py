@@ -210,8 +210,8 @@ def test_weights_are_no_larger_than_those_of_the_rule():
 def test_a_mixture_of_two_rounds_is_refused():
     """Both rows are honest, and both masks; each round has factors of its own."""
     assert opens(*mixed_of_two((0.5, 0.5)))
+    values, masks = mixed_of_two((0.5, 0.5), rounds=(4, 5))
     with pytest.raises(ValueError, match="of one round"):
-        values, masks = mixed_of_two((0.5, 0.5), rounds=(4, 5))
         blind.unmasked(values, masks, 0, [KEY], "run")
 
 
