@@ -1,4 +1,4 @@
-"""Check a built site, `python docs/_ext/links.py build/docs`: links, pictures and anchors, and formulas left raw."""
+"""Check a built site, `python docs/_ext/links.py build/docs`: its links, pictures and anchors, and raw formulas."""
 
 import os
 import re
