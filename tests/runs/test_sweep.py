@@ -64,6 +64,9 @@ def test_controls_are_of_rules_that_use_the_graph(tmp_path):
     assert len(found) == 2 * (7 + 3 * 4)
     with pytest.raises(ValueError, match="runs of a comparison must differ"):
         variants(from_table(SMALL), ["mu=1"], ["graph.control=empty,complete"], controls=True)
+    same = variants(from_table(SMALL), ["mu=1", "gfedfilt"], controls=True)  # as tuning may choose
+    assert len(same) == 8
+    assert len({one.config.hash() for one in same}) == 4
 
 
 def test_controls_are_played_and_shown_beside_the_graph(tmp_path):

@@ -143,9 +143,12 @@ def _value(text: str) -> str:
 
 
 def _check_different(found: Sequence[Variant]) -> None:
-    """Refuse runs that differ only in their names, or have the same name."""
+    """Refuse runs of a rule that differ only in their names, or have the same name.
+
+    Two rules may come to the same: those that are tuned do now and then.
+    """
     seen: dict[str, Variant] = {}
     for one in found:
-        for key in (one.config.hash(), one.name):
+        for key in (f"{one.rule.partition(' graph=')[0]} {one.config.hash()}", one.name):
             if (other := seen.setdefault(key, one)) is not one:
                 raise ValueError(f"runs of a comparison must differ, but {other.name!r} and {one.name!r} are the same")
