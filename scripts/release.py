@@ -40,6 +40,7 @@ def command(*words: str, line: str = r"\S.*") -> Callable[[Path], str]:
     def run(log: Path) -> str:
         with log.open("w") as file:
             env = {**os.environ, "MAKEFLAGS": "--no-print-directory"}  # its last line is none of ours
+            env["ARGS"] = ""  # what this script was given is not for make in a step
             done = subprocess.run(words, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT, check=False)
         text = log.read_text(errors="replace")
         if done.returncode:

@@ -186,6 +186,12 @@ def test_commands_of_the_checklist_are_targets():
     assert {"wheels", "fresh", "lowest", "bench", "test", "release-check"} <= targets
 
 
+def test_what_the_checklist_is_given_reaches_no_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARGS", "--skip tests")  # as make does with its own arguments
+    print_it = "import os; print('got', os.environ['ARGS'], 'end')"
+    assert release["command"](sys.executable, "-c", print_it)(tmp_path / "log") == "got  end"
+
+
 def test_a_checklist_stops_at_the_first_failure(tmp_path, monkeypatch, capsys):
     ran = []
 
