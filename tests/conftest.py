@@ -1,4 +1,6 @@
 import os
+import urllib.request
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +29,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_state(tmp_path_factory):
     """What tests trust is remembered in a folder of theirs."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True)
+def own_proxies():
+    """urllib keeps the proxies of its first call in a process, which may be those that another test has set."""
+    yield
+    none: Any = None
+    urllib.request.install_opener(none)
 
 
 @pytest.fixture
