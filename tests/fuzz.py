@@ -177,8 +177,8 @@ def read_wire(content: bytes, folder: Path) -> None:
 def read_messages(content: bytes, folder: Path) -> None:
     try:
         message = recorddict_from_proto(ProtoRecordDict.FromString(content))
-    except Exception:
-        return  # Flower's own reader
+    except Exception:  # Flower's own reader and protobuf raise what they like; ours begins below
+        return
     with refusing():
         _, job = messages.read_train_order(message, SIZE, lambda run, fields: blind.taken_in(fields, GROUP, run)[0])
         assert job.model.shape == (SIZE,)

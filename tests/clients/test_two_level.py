@@ -1,4 +1,4 @@
-"""two_level in whole runs: when it personalises, what that costs, who has no personal model, and what is refused."""
+"""two_level in whole runs: when it personalises, its costs, devices without a personal model, and what it refuses."""
 
 from dataclasses import replace
 from types import SimpleNamespace

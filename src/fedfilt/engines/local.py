@@ -292,7 +292,7 @@ class _Whole:
         self._content = import_module("cloudpickle").dumps(desk)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (self._content,)
+        return pickle.loads, (self._content,)  # what this process has just packed, for workers that it started
 
 
 def _sent(desk: Desk) -> Any:

@@ -195,7 +195,10 @@ class Household:
         return decided
 
     def forget(self, now: float) -> None:
-        """Forget rooms and devices that have been gone for long; listed ones stay."""
+        """Forget rooms and devices that have been gone for long; listed ones stay.
+
+        Times in rooms that lie in the future, because the clock was set back, are forgotten too.
+        """
         for device in self.devices.values():
             if device.since > now + self.voting.ahead_seconds:  # the clock was set back: nobody knows when it came
                 device.since = now
