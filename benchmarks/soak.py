@@ -109,7 +109,7 @@ def kind(command):
         "deploy.superlink": "SuperLink",
         "deploy server": "supervisor",
         "deploy device": "device",
-        "fedfilt.cli run": "run",
+        "-m fedfilt run": "run",
     }
     return next((name for words, name in names.items() if words in command), "server app" if "flwr" in command else "")
 
@@ -234,6 +234,8 @@ def by_kind(one, what):
 def concluded(samples, run):
     """Figures of an early and a late part of the rounds, and how long it takes to read the folder."""
     most = max(len(one["processes"]) for one in samples)
+    if not most:
+        raise RuntimeError("no process was recognised by its command line, so none was measured: see kind()")
     last = next(one for one in reversed(samples) if len(one["processes"]) == most)
     same = [one for one in samples if one["processes"].keys() == last["processes"].keys()]  # nobody was replaced
     parts = {"early": _part(same, 0.1, 0.3), "late": _part(same, 0.8, 1.0)}
