@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from fedfilt.paper._cases import OFTEN, PART, SETS, STRENGTHS, TABLE, Case
 from fedfilt.paper._items import Item
@@ -63,7 +63,7 @@ class Interval(NamedTuple):
         mean, count = float(numbers.mean()), len(numbers)
         if count == 1:
             return cls(mean, -np.inf, np.inf, 1)
-        half = float(student.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count))
+        half = float(stdtrit(count - 1, 0.975) * numbers.std(ddof=1) / np.sqrt(count))
         return cls(mean, mean - half, mean + half, count)
 
     def said(self, digits: int = 2, unit: str = "", sign: bool = True) -> str:

@@ -7,7 +7,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from scipy.stats import norm
+from scipy.special import ndtri
 
 FINENESS = 1e-3  # interval of the privacy loss, as a share of epsilon
 LARGEST = 1e4  # epsilons above this count as infinite: neither guarantees anything
@@ -35,7 +35,7 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
         return 0.0
     library, pld = check_accountant()
     strength = math.sqrt(rounds) / noise  # of a single Gaussian mechanism that reveals as much
-    roughly = strength**2 / 2 + strength * float(norm.isf(delta))
+    roughly = strength**2 / 2 - strength * float(ndtri(delta))
     if roughly > LARGEST:
         return math.inf
     accountant = pld.PLDAccountant(value_discretization_interval=FINENESS * roughly)

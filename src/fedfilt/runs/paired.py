@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 SURE = 0.95  # level of confidence intervals
 
@@ -45,5 +45,5 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """
     if len(values) < 2:
         return float("nan"), float("nan")
-    half = float(student.ppf((1 + SURE) / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    half = float(stdtrit(len(values) - 1, (1 + SURE) / 2) * np.std(values, ddof=1) / np.sqrt(len(values)))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
