@@ -39,6 +39,7 @@ class TwoLevel:
     rule = "empirical_bayes"
     like = "plain"
     seldom: ClassVar = ("personal", "first", "second")
+    search: ClassVar = {"epochs": (1, 30)}  # as of `finetune`
 
     def __post_init__(self) -> None:
         check_count("client.epochs", self.epochs)
