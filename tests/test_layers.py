@@ -14,7 +14,7 @@ from fedfilt._parts import FOLDERS
 from helpers import ROOT
 
 LAYERS = (
-    "_types _brief _checks _draws _files _parts _progress _reading _start _trust _version",
+    "_types _brief _checks _draws _files _parts _progress _reading _start _threads _trust _version",
     "native graph data system",
     "mixing training",
     "rounds",

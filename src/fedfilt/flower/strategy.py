@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedfilt import aggregators
 from fedfilt._checks import check_count, check_number
+from fedfilt._threads import one_thread
 from fedfilt.engines.flower._compat import short
 from fedfilt.graph import Graph
 from fedfilt.rounds.guard import Guard
@@ -155,6 +156,7 @@ class GFedFilt(Strategy):
         told = self._aggregated(self.train_metrics_aggr_fn, good, updates.weights)
         return form.record(mean, self.models[min(good, default=0)]), told
 
+    @one_thread()
     def _mix(self, round: int, updates: Updates, broken: Mapping[int, str]) -> Updates:
         """Mix the models over the graph, or go back to good ones; returns the updates that the guard let pass."""
         before = State(0, self._rows) if self._state is None else self._state

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fedfilt._threads import one_thread
 from fedfilt._types import Array
 from fedfilt.rounds.guard import Guard, Watched
 from fedfilt.rounds.remembering import Remembered, mixed, told
@@ -17,6 +18,7 @@ from fedfilt.system.orders import Job, Schedule
 OFF = Guard(on=False)
 
 
+@one_thread()
 def play_round(state: State, experiment: Experiment) -> tuple[State, Record]:
     """One round: plan, train, mix, and test if a test is due.
 
@@ -147,5 +149,6 @@ def play(state: State, experiment: Experiment) -> Iterator[tuple[State, Record]]
     """
     while state.round < experiment.rounds:
         play_one = play_round if experiment.events is None else experiment.events.play_round
-        state, record = play_one(state, experiment)
+        with one_thread():
+            state, record = play_one(state, experiment)
         yield state, record

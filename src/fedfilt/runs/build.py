@@ -15,6 +15,7 @@ from fedfilt import _parts
 from fedfilt._brief import lines_of, said
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
+from fedfilt._threads import one_thread
 from fedfilt._types import Array, Table
 from fedfilt.aggregators.feddyn import FedDyn
 from fedfilt.aggregators.gfedfilt import GFedFilt
@@ -216,6 +217,7 @@ class Run:
         self.events = Timeline(self.config.events, self.graph, self.config.rounds) if self.config.events else None
         self.script = self.config.participation.script(self.events, self.graph.count)
 
+    @one_thread()
     def learn_graph(self, engine: Engine | None = None, kept: Path | None = None) -> None:
         """Train every device for one epoch from the same model and link those that learn alike, if so configured.
 

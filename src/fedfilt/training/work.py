@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfilt._threads import one_thread
 from fedfilt._types import Array, Sparsifier
 from fedfilt.data.samples import FederatedData, shaped
 from fedfilt.system.orders import Job, Plan
@@ -99,6 +100,7 @@ class Tested(NamedTuple):
     loss: float  # mean, NaN without samples
 
 
+@one_thread()
 def work(job: Job, own: Own, desk: Desk, row: Array | None = None) -> Done:
     """Do a job on the device's own samples; `row` is memory for the trained row, if the caller has some."""
     desk = desk.at(job.device)

@@ -1,0 +1,29 @@
+"""One thread inside linear algebra: sums over devices then have the same bits on any number of cores."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """NumPy and SciPy multiply and sum in one thread, also as a decorator.
+
+    Split among threads, a sum is added up in another order, and rounded differently.
+
+    >>> import numpy as np
+    >>> with one_thread():
+    ...     float(np.ones(20_000) @ np.ones(20_000))
+    20000.0
+    """
+    with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _libraries(scipy: bool) -> ThreadpoolController:
+    """What is loaded now; SciPy, which not every device needs, brings a library of its own."""
+    return ThreadpoolController()
