@@ -20,7 +20,7 @@ HOME = ROOT / "build" / "aarch64"
 TOOLS, SYSTEM = HOME / "tools", HOME / "system"
 SITE, TORCH = HOME / "site-packages", HOME / "torch" / "site-packages"  # by this name, Hypothesis leaves them alone
 CPU = "cortex-a72"  # that of a Raspberry Pi 4: NEON and nothing newer
-PACKAGES = ["numpy", "scipy", "safetensors", "rich", "typer", "plotly", "tomli-w"]
+PACKAGES = ["numpy", "scipy", "threadpoolctl", "safetensors", "rich", "typer", "plotly", "tomli-w"]
 PACKAGES += ["flwr", "cryptography", "pytest", "hypothesis"]
 WITH_TORCH = ["torch==2.8.0", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "sympy"]
 WITH_TORCH += ["typing-extensions"]  # the wheel of this torch has no CUDA; the pinned one is four times as large
