@@ -4,8 +4,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
+
+_lock, _inside = Lock(), 0
+_limit: Any = None  # what the outermost `with` has set, and takes back
 
 
 @contextmanager
@@ -19,8 +24,18 @@ def one_thread() -> Iterator[None]:
     ...     float(np.ones(20_000) @ np.ones(20_000))
     20000.0
     """
-    with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
+    global _inside, _limit
+    with _lock:
+        if not _inside:
+            _limit = _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas")
+        _inside += 1
+    try:
         yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                _limit.restore_original_limits()
 
 
 @cache
