@@ -8,7 +8,7 @@ import ctypes
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
@@ -154,7 +154,7 @@ def making_of(table: Table) -> Making:
 def desk_of(table: Table, sort: str = "") -> Desk:
     """How a device trains, from the part of the experiment in its folder; `sort` is its kind if inputs differ."""
     data, model, sparsifier = table["data"], dict(table["model"]), dict(table["sparsifier"])
-    shapes = {one["kind"]: tuple(one["shape"]) for one in data.get("sensors", ())} or {sort: tuple(data["shape"])}
+    shapes = {one["kind"]: _shape(one["shape"]) for one in data.get("sensors", ())} or {sort: _shape(data["shape"])}
     shape, classes = shapes[sort], data["classes"] if "classes" in data else len(data["labels"])
     encoder = Encoder(**_as_tuples(table.get("encoder", {})))
     made = model_named(model.pop("name"), model, encoder.latent or shape, classes)
@@ -166,6 +166,11 @@ def desk_of(table: Table, sort: str = "") -> Desk:
     method = {"name": "plain", **table.get("client", {})}
     client = _parts.find("clients", method.pop("name"))(**_as_tuples(method))
     return Desk(trainer, cut, int(table["seed"]), trainer.outputs(np.zeros((2, *shape), given)), client)
+
+
+def _shape(sizes: Sequence[object]) -> tuple[int, ...]:
+    """The shape of a sample: whole numbers, because a text or a list in it, multiplied, would fill the memory."""
+    return tuple(check_count("shape", size) for size in sizes)
 
 
 def _as_tuples(options: Table) -> Table:
