@@ -182,9 +182,15 @@ def test_turned_rooms_and_their_shuffled_graph(rooms):
     found = fedfilt.advise(rooms, trust_code=True)
     assert found.why == {"given": "helps", "found": "helps"}
     strong = max(found.given.more, found.found.more) >= advice.STRONG
-    wanted = ["two_level:mu=10", "two_level", "mu=10"] if strong else ["two_level", "mu=1"]
+    wanted = [advice.THIRD, advice.RECIPE, "mu=10"] if strong else [advice.RECIPE, "mu=1"]
     assert found.rules[: len(wanted)] == wanted
     assert any("use two_level:mu=10 on the" in sentence for sentence in found.sentences()) == strong
+    without = replace(found, refused={advice.THIRD: "no"})
+    assert without.rules[0] == advice.RECIPE
+    assert (f"{advice.THIRD} cannot be used here: no." in without.sentences()) == strong
+    neither = replace(found, refused={advice.THIRD: "no", advice.RECIPE: "no"})
+    assert neither.rules[0] == ("mu=10" if strong else "mu=1")
+    assert any("cannot be used here: no." in sentence for sentence in neither.sentences())
     assert (found.gains() > 0).sum() > 12
     for words in ("The given graph helps", "The found graph helps", "mu=1", "of 16 devices gain"):
         assert any(words in sentence for sentence in found.sentences()), words
@@ -330,7 +336,7 @@ def test_where_no_graph_was_judged_nothing_is_said_about_its_worth(changes, know
     found = fedfilt.advise({**ROOMS, "partition": "uniform", **changes})
     said = " ".join(found.sentences())
     assert found.graph == "none"
-    assert ("is not known. Use two_level" in said) == (not known)
+    assert (f"is not known. Use {advice.RECIPE}" in said) == (not known)
     assert ("the found graph is not worth its cost here" in said) == known
     assert "a graph is not worth its cost" not in said
     assert "0% would recur" not in said
@@ -344,8 +350,8 @@ def test_a_graph_that_a_run_must_not_find_is_not_proposed():
         assert found.graph != "found"
         said = " ".join(found.sentences())
         assert "The found graph cannot be judged: a run with this [privacy]" in said
-        assert "two_level cannot be used here: " in said
-        assert found.rules[:2] == ["finetune", "fedavg"]
+        assert "cannot be used here" not in said
+        assert found.rules[:2] == [advice.RECIPE, "finetune"]
         for rule in found.rules:
             Run(with_rule(from_table({**ROOMS, "partition": "uniform", "privacy": privacy, "rounds": 2}), rule))
 

@@ -51,7 +51,8 @@ AGAIN = 0.02  # by how much neighbours found after some rounds must predict bett
 FIXED = {"between": "none", "reweigh": False}  # options of graphs that are learned, to leave only what is known
 FILE = "advice.json"
 MOST = 4 << 30  # bytes sent by devices
-RECIPE, THIRD = "two_level", "two_level:mu=10"  # what to use; where groups are strong, with a filtered model
+# What to use, by docs/methods.md; where groups are strong, with a filtered model
+RECIPE, THIRD = "averaged:client=finetune", "two_level:mu=10"
 WHY = {
     "helps": "linked devices learn alike, and what neighbours learn predicts more than what everyone learns",
     "chance": "linked devices learn no more alike than devices linked at random",
@@ -124,7 +125,7 @@ class Advice:
     @property
     def rules(self) -> list[str]:
         """The rules to compare: the advised one first, then fine-tuning, FedAvg and the experiment's own rule."""
-        graph = [] if self.graph == "none" else ["mu=10" if self.strong else "mu=1"]
+        graph = [] if self.graph == "none" else [self._filter]
         rules = [THIRD, RECIPE, *graph] if self.strong else [RECIPE, *graph]
         return [rule for rule in dict.fromkeys([*rules, "finetune", "fedavg", self.own]) if rule not in self.refused]
 
@@ -132,6 +133,11 @@ class Advice:
     def strong(self) -> bool:
         """Whether groups of the graph to use are strong."""
         return self.graph != "none" and getattr(self, self.graph).more >= STRONG
+
+    @property
+    def _filter(self) -> str:
+        """The plain filter on the graph to use."""
+        return "mu=10" if self.strong else "mu=1"
 
     @property
     def command(self) -> str:
@@ -157,7 +163,8 @@ class Advice:
             how = "mostly" if self.labels >= LABELS else "hardly" if self.labels < LABELS / 2 else "partly"
             said.append(f"Devices are {how} alike by their labels (correlation {self.labels:.2f}, judged by {basis}).")
         first = self.rules[0]
-        said += [f"{rule} cannot be used here: {why}." for rule, why in [*self.refused.items()][:1]]
+        wanted = THIRD if self.strong and THIRD in self.refused else RECIPE
+        said += [f"{wanted} cannot be used here: {self.refused[wanted]}."] if wanted in self.refused else []
         if self.graph == "none":
             said.append(self._without())
         elif RECIPE in self.refused:
@@ -169,8 +176,8 @@ class Advice:
             )
         else:
             said.append(
-                f"The benefit is small: use {first}, and mu=1 on the {self.graph} graph only if nothing but a device's "
-                "own data matters."
+                f"{'Groups are strong' if self.strong else 'The benefit is small'}: use {first}, and {self._filter} "
+                f"on the {self.graph} graph only if nothing but a device's own data matters."
             )
         if self.graph != "none":
             said.append(self._devices())
