@@ -1,5 +1,6 @@
 """One thread inside linear algebra: sums over devices then have the same bits on any number of cores."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ _limit: Any = None  # what the outermost `with` has set, and takes back
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """NumPy and SciPy multiply and sum in one thread, also as a decorator.
+    """NumPy, SciPy and torch, if it is there, multiply and sum in one thread. Also a decorator.
 
     Split among threads, a sum is added up in another order, and rounded differently.
 
@@ -25,13 +26,19 @@ def one_thread() -> Iterator[None]:
     20000.0
     """
     global _inside, _limit
+    torch: Any = sys.modules.get("torch")
+    before = torch.get_num_threads() if hasattr(torch, "get_num_threads") else 1  # of this thread
     with _lock:
         if not _inside:
             _limit = _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas")
         _inside += 1
     try:
+        if before > 1:
+            torch.set_num_threads(1)
         yield
     finally:
+        if before > 1:
+            torch.set_num_threads(before)
         with _lock:
             _inside -= 1
             if not _inside:
@@ -42,3 +49,12 @@ def one_thread() -> Iterator[None]:
 def _libraries(scipy: bool) -> ThreadpoolController:
     """What is loaded now; SciPy, which not every device needs, brings a library of its own."""
     return ThreadpoolController()
+
+
+def _unlock() -> None:
+    """In a forked process nobody would give the lock back."""
+    global _lock
+    _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -1,17 +1,23 @@
 """The same seed gives the same bits on any number of cores: linear algebra takes one thread where models are made."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
-import numpy as np
 import pytest
+import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import fedfilt
+from fedfilt import _threads
 from fedfilt._threads import one_thread
-from fedfilt.aggregators import FedAvg
-from fedfilt.graph import Graph
-from fedfilt.rounds.types import Updates
+from fedfilt.clients.plain import Plain
+from fedfilt.runs.build import Run
+from fedfilt.runs.config import from_table
+from fedfilt.training import _numpy
+from helpers import SMALL
 
 # 14,610 numbers a device: sums over devices, and lengths of updates, are long enough to be split among threads
 PLAY = """
@@ -45,14 +51,72 @@ def test_bits_do_not_depend_on_the_number_of_cores() -> None:
     assert hashes(1) == hashes(3)
 
 
-def test_a_rule_is_limited_to_one_thread_and_the_limit_ends() -> None:
-    def threads() -> list[int]:
-        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+def threads() -> set[int]:
+    """How many threads the libraries of linear algebra would take now."""
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
-    updates = Updates(np.ones((2, 3)), np.ones(2))
+
+@pytest.fixture
+def two_threads():
+    """Two threads for NumPy, SciPy and torch, as on a machine with two cores."""
     with threadpool_limits(2, user_api="blas"):
-        before = threads()
+        torch.set_num_threads(2)
+        yield
+        torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_limit_is_taken_back_at_the_end_of_the_outermost():
+    @one_thread()
+    def fails() -> None:
         with one_thread():
-            FedAvg()(np.zeros((2, 3)), updates, Graph.from_edges(2, [(0, 1)]))
-            assert set(threads()) == {1}
-        assert threads() == before
+            assert (threads(), torch.get_num_threads()) == ({1}, 1)
+        assert (threads(), torch.get_num_threads()) == ({1}, 1)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert (threads(), torch.get_num_threads()) == ({2}, 2)
+
+
+class Looks(Plain):
+    """Trains, decides with the row it received, and looks at the threads in both."""
+
+    def __call__(self, task):
+        SEEN.add(("trains", *threads(), torch.get_num_threads()))
+        return super().__call__(task)
+
+    def personal(self, task):
+        SEEN.add(("decides", *threads(), torch.get_num_threads()))
+        return task.model.copy()
+
+
+SEEN: set[tuple[object, ...]] = set()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_devices_train_decide_and_are_tested_in_one_thread(monkeypatch):
+    monkeypatch.setattr(
+        _numpy, "_forward", lambda *given, f=_numpy._forward: SEEN.add(("NumPy", *threads())) or f(*given)
+    )
+    SEEN.clear()
+    run = Run(replace(from_table({**SMALL, "rounds": 1}), client=Looks()))
+    with run.experiment() as experiment:
+        ((state, _),) = fedfilt.play(run.start(), experiment)
+        SEEN.add(("rounds", *threads()))
+        run.decided(state, experiment.engine)
+    _numpy.outputs(run.trainer.description, state.models[0], run.data.x[:2])
+    assert {("trains", 1, 1), ("decides", 1, 1), ("NumPy", 1), ("rounds", 2)} == SEEN
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes by fork here")
+def test_a_process_that_is_forked_while_another_thread_asks_does_not_wait_for_it():
+    def ask() -> None:
+        with one_thread():
+            pass
+
+    child = multiprocessing.get_context("fork").Process(target=ask)
+    with _threads._lock:
+        child.start()
+    child.join(300)
+    assert child.exitcode == 0

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from fedfilt import native
 from fedfilt._checks import check_signal, check_weights
+from fedfilt._threads import one_thread
 from fedfilt._types import Array, Response
 from fedfilt.graph.graph import SPECTRUM_LIMIT, Graph
 from fedfilt.mixing import _solvers
@@ -179,6 +180,7 @@ def _prepared(graph: Graph, response: Response, weights: Array, dtype: Any) -> _
 
 
 @lru_cache(maxsize=4)
+@one_thread()
 def _prepare(graph: Graph, response: Response, weights: bytes, dtype: Any, level: str | None) -> _solvers.Filter:
     if graph.count <= DENSE_LIMIT:
         exact = mixing_matrix(graph, response, np.frombuffer(weights))

@@ -24,6 +24,7 @@ from fedfilt._checks import check_count
 from fedfilt._draws import Key, generator
 from fedfilt._files import write_atomically
 from fedfilt._reading import read, read_json
+from fedfilt._threads import one_thread
 from fedfilt._types import Array, Table
 from fedfilt.aggregators.fedavg import FedAvg
 from fedfilt.clients.plain import Plain
@@ -285,6 +286,7 @@ def kept(folder: Path) -> Table | None:
     return None
 
 
+@one_thread()
 def advise(
     config: Config,
     name: str,
@@ -415,6 +417,7 @@ def probed(config: Config, rounds: int = ROUNDS) -> Config:
     )
 
 
+@one_thread()
 def probe(run: Run, share_labels: bool = False) -> Probe:
     """Train the shared model, then measure each device's change to it: on all samples, and on each half."""
     config, data, sent = run.config, run.data, []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from fedfilt._threads import one_thread
 from fedfilt._types import Array
 from fedfilt.training.description import Convolution, Dense, Description, Flatten, Pool, Relu
 from fedfilt.training.rows import Layout
@@ -27,6 +28,7 @@ class _Weights(NamedTuple):
     bias: Array | None
 
 
+@one_thread()
 @silent
 def train(
     description: Description,
@@ -92,6 +94,7 @@ def _step(training: Training, row: Array, gradient: Array, kept: dict[str, Array
     row -= rate * (mean / np.float32(1 - low**count)) / root
 
 
+@one_thread()
 @silent
 def test(
     description: Description,
@@ -111,6 +114,7 @@ def test(
     return counts, loss
 
 
+@one_thread()
 @silent
 def outputs(description: Description, row: Array, x: Array) -> Array:
     """(n, outputs) what comes out of the last layer."""

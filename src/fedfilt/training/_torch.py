@@ -138,8 +138,8 @@ def _view(row: "Tensor", slot: Slot) -> "Tensor":
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """torch's own generator with a seed, for layers that draw from it; afterwards as it was."""
-    with torch.random.fork_rng(devices=[]):
+    """torch's own generator with a seed, for layers that draw from it, in one thread; afterwards as it was."""
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(seed)
         yield
 

@@ -139,6 +139,7 @@ def _owed(left: Array | None, desk: Desk) -> Array | None:
     return whole
 
 
+@one_thread()
 def personal(model: Array, state: Kept | None, round: int, device: int, own: Own, desk: Desk) -> Array:
     """The model that a device decides with, from the row it received in a round and what its client kept.
 
@@ -160,6 +161,7 @@ def personal(model: Array, state: Kept | None, round: int, device: int, own: Own
     return np.ascontiguousarray(found)
 
 
+@one_thread()
 def examine(row: Array, own: Own, desk: Desk, known: Known = NOTHING) -> Tested:
     """Test a row on samples, or the average answers of several rows; if inputs differ, at the device's own desk.
 

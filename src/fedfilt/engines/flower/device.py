@@ -23,6 +23,7 @@ from safetensors.numpy import save
 
 from fedfilt._files import write_atomically
 from fedfilt._reading import read_json
+from fedfilt._threads import one_thread
 from fedfilt._types import Array
 from fedfilt.data.own import BadData, Report
 from fedfilt.data.samples import FederatedData
@@ -105,6 +106,7 @@ def test_reply(content: RecordDict, here: Workplace) -> RecordDict:
     return messages.test_reply(run, round, device, (own, everybody), here.ahead)
 
 
+@one_thread()
 def _masked(run: str, job: Job, own: Own, desk: Desk, group: blind.Group) -> Done:
     """Do a job; of the update, and of what was left of others, send the pieces of the round, masked."""
     done = work(job._replace(plan=job.plan._replace(density=1.0), residual=None), own, desk)
