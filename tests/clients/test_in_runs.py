@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import fedfilt
 from fedfilt import Evaluation, Experiment, Graph, Remembered, Sent, State, Training, Updates, play
 from fedfilt.aggregators import FedAdam, FedAvg, FedAvgM, FedDyn, FedYogi, GFedFilt
 from fedfilt.clients import Ditto, FedPer, FineTune, LabelPrior
+from fedfilt.clients.plain import Plain
 from fedfilt.engines.local import Local
 from fedfilt.filters import Tikhonov
 from fedfilt.models import Logistic
@@ -464,3 +466,13 @@ def test_new_rivals_go_on_after_a_kill_with_the_same_bits(tmp_path):
         assert parts["models_sha256"] == whole["models_sha256"]
         last = [read_lines(tmp_path / rule / name)[-1]["mixed"] for name in ("whole", "parts")]
         assert last[0] == last[1]
+
+
+@pytest.mark.parametrize(("momentum", "epochs"), [(0.0, 3), (0.5, 1), (0.9, 10), (0.99, 30)])
+def test_steps_reach_further_with_momentum(monkeypatch, momentum, epochs):
+    task, velocity, reached = example(Plain()), 0.0, 0.0
+    monkeypatch.setattr(task, "_trainer", SimpleNamespace(training=Training(momentum=momentum)))
+    for _ in range(task.steps(epochs)):
+        velocity = momentum * velocity + 1
+        reached += velocity
+    assert task.reach(epochs) == pytest.approx(reached)

@@ -96,9 +96,11 @@ SEEN: set[tuple[object, ...]] = set()
 
 @pytest.mark.usefixtures("two_threads")
 def test_devices_train_decide_and_are_tested_in_one_thread(monkeypatch):
-    monkeypatch.setattr(
-        _numpy, "_forward", lambda *given, f=_numpy._forward: SEEN.add(("NumPy", *threads())) or f(*given)
-    )
+    def forward(*given, plain=_numpy._forward):
+        SEEN.add(("NumPy", *threads()))
+        return plain(*given)
+
+    monkeypatch.setattr(_numpy, "_forward", forward)
     SEEN.clear()
     run = Run(replace(from_table({**SMALL, "rounds": 1}), client=Looks()))
     with run.experiment() as experiment:

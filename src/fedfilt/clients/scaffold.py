@@ -9,9 +9,9 @@ from fedfilt.training.client import Kept, Sent, Task
 class Scaffold:
     """SCAFFOLD (Karimireddy et al. 2020): steps corrected by control variates, c of all devices minus cₖ of this one.
 
-    y follows ∂loss(y) + c - cₖ; then cₖ = cₖ - c + (x - y) / (steps · rate), the paper's option II. c travels with the
-    model; the rule of the same name moves it as the paper does, any other mixes it as it mixes models. Meant for
-    momentum 0.
+    y follows ∂loss(y) + c - cₖ; then cₖ = cₖ - c + (x - y) / (steps · rate), the paper's option II. With momentum,
+    which the paper does not have, (x - y) / rate is divided by how far the steps go instead of by their number. c
+    travels with the model; the rule of the same name moves it as the paper does, any other mixes it as it mixes models.
 
     >>> from fedfilt.training.client import example
     >>> sent = Scaffold()(example(Scaffold()))
@@ -29,5 +29,5 @@ class Scaffold:
     def __call__(self, task: Task) -> Sent:
         given, own, everyone = task.model.copy(), task.state["control"], task.travelling["control"]
         loss = task.train(task.model, drift=everyone - own)
-        new = own - everyone + (given - task.model) / np.float32(task.steps(task.epochs) * task.rate)
+        new = own - everyone + (given - task.model) / np.float32(task.reach(task.epochs) * task.rate)
         return Sent(task.model, loss, {"control": new}, {"control": everyone + new - own})

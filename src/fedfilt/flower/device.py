@@ -53,6 +53,7 @@ AHEAD = 5.0  # seconds that Flower allows a clock to be ahead
 NOT_ACTIVATED = "412"  # HTTP status with which Flower refuses a device
 GROUP_KEY = "group.key"  # in the folder of a device that hides its rows from the edge server
 MARGIN = 0.05  # share of its validation samples by which a new model may be worse than the last
+MOST_NUMBERS = 1 << 22  # in a sample
 KINDS = {"int64": np.int64, "float32": np.float32, "bool": np.bool_}  # of inputs and targets
 CRASHED = 2  # Flower's code for an app that failed
 MALLOC = ((-3, 256 << 10), (-8, 1))  # M_MMAP_THRESHOLD: bytes of a large block; M_ARENA_MAX: heaps
@@ -170,7 +171,12 @@ def desk_of(table: Table, sort: str = "") -> Desk:
 
 def _shape(sizes: Sequence[object]) -> tuple[int, ...]:
     """The shape of a sample: whole numbers, because a text or a list in it, multiplied, would fill the memory."""
-    return tuple(check_count("shape", size) for size in sizes)
+    shape = tuple(check_count("shape", size) for size in sizes)
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(
+            f"a sample must have at most {MOST_NUMBERS:,} numbers, got {len(shape)} sizes whose product is more"
+        )
+    return shape
 
 
 def _as_tuples(options: Table) -> Table:

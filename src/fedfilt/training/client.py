@@ -94,6 +94,14 @@ class Task:
         """The number of steps in `epochs` epochs."""
         return epochs * math.ceil(self.samples / self._trainer.training.batch_size)
 
+    def reach(self, epochs: int) -> float:
+        """How far `epochs` epochs of SGD go along a gradient that stays 1, in learning rates: a step each, or more.
+
+        With momentum m, step t goes as far as 1 + m + ... + m^(t - 1).
+        """
+        steps, m = self.steps(epochs), self._trainer.training.momentum
+        return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m) if m else steps
+
     @property
     def targets(self) -> Array:
         """The targets of the device's own samples: labels, or what else there is to learn."""
