@@ -9,6 +9,7 @@ mine` (a file of fedfilt/clients or fedfilt/aggregators) plays only that one and
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -29,6 +30,7 @@ from fedfilt.aggregators.local import Local
 from fedfilt.calls import compared
 from fedfilt.data.store import DataMissing, Store
 from fedfilt.runs import tuning
+from fedfilt.runs.advice import RECIPE
 from fedfilt.runs.compare import beside, last_tests, play_variants
 from fedfilt.runs.config import config_of
 from fedfilt.runs.lines import read_lines
@@ -46,8 +48,7 @@ FIRST_PLAYED = 30  # seed of the comparison: two_level was found on 0 to 2, and 
 SEEDS, BUDGET = 5, 14  # of what is published
 TUNING_SEEDS = 2  # with which a setting is tried: one alone chose rates by chance on watch
 BASELINE = "finetune"
-RECIPE = "two_level"
-TOLD = (BASELINE, RECIPE, "local", "fedavg", "mu=1")  # named in every figure
+TOLD = (BASELINE, RECIPE, "two_level", "local", "fedavg", "mu=1")  # named in every figure
 CONTROLLED = "mu=1"  # which has all controls; the other rules on a graph have the shuffled one
 CLOSE = 0.005  # how far the recipe may be from the best: less than seeds differ
 NEIGHBOURS = 2  # of a device on a found graph
@@ -78,7 +79,7 @@ RULES = [
     "ifca",
     "label_prior",
     "room_average",
-    RECIPE,
+    "two_level",
     "two_level:answers=personal",
     "two_level:mu=10",
     "two_level+empirical_bayes:links=true",
@@ -625,13 +626,13 @@ def concluded(known):
             if one is not None and shuffled is not None:
                 pairs[name] = difference(one, shuffled, "own")
         said.append(f"Links of the {graph} graph, `{CONTROLLED}` against shuffled ones, own test: {sorted_out(pairs)}")
-    for score in ("own", "others"):
+    for rule, score in itertools.product((RECIPE, "two_level"), ("own", "others")):
         pairs = {
             name: difference(one, base, score)
             for name, found in complete.items()
-            if (one := find(found, RECIPE)) is not None and (base := find(found, BASELINE)) is not None
+            if (one := find(found, rule)) is not None and (base := find(found, BASELINE)) is not None
         }
-        said.append(f"`{RECIPE}` against `{BASELINE}`, {score}: {sorted_out(pairs)}")
+        said.append(f"`{rule}` against `{BASELINE}`, {score}: {sorted_out(pairs)}")
     return said if complete else []
 
 

@@ -80,7 +80,7 @@ def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_p
     rows = [
         made("fedavg", 0.8, 0.9),
         made("finetune", 0.9, 0.7, epochs=99.0),
-        made("two_level", 0.88, 0.8),
+        made(script["RECIPE"], 0.88, 0.8),
         made("local", 0.7, 0.3),
         made("mu=1", 0.884, 0.85, graph="given"),
         made("mu=1", 0.8, 0.85, graph="given", control="shuffled"),
@@ -93,14 +93,14 @@ def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_p
     )
     assert "**Yes**: against the best of them, `mu=1, given graph`, own +0.4 (+0.4 to +0.4) and others +5.0" in text
     assert "own test: better on Watches." in text
-    assert "`two_level` against `finetune`, own: worse on Watches." in text
+    assert f"`{script['RECIPE']}` against `finetune`, own: worse on Watches." in text
     assert "| **finetune** ★ | 90.5 | 80.0 | 70.0 | - | - | 1.10 | 2 / 2 | 1 |" in text
     assert "| ↳ shuffled | 80.5 | 70.0 | 85.0 | -10.0 (-10.0 to -10.0) | +15.0 (+15.0 to +15.0) |" in text
     assert "Not possible here: `fedprox` (no normalisation); " in text
-    worse = [made("two_level", 0.878, 0.8), *rows[:2], *rows[3:]]
+    worse = [made(script["RECIPE"], 0.878, 0.8), *rows[:2], *rows[3:]]
     (tmp_path / "watch.json").write_text(json.dumps(result(script, *worse)))
     assert "**No**: against the best of them, `mu=1, given graph`, own +0.6 (" in script["page"](tmp_path)
-    unsure = [made("two_level", 0.878, 0.8), *rows[:2], *rows[3:]]
+    unsure = [made(script["RECIPE"], 0.878, 0.8), *rows[:2], *rows[3:]]
     unsure[0]["scores"]["0"]["own"] -= 0.02
     (tmp_path / "watch.json").write_text(json.dumps(result(script, *unsure)))
     assert "**Cannot be told**: against the best" in script["page"](tmp_path)
@@ -108,7 +108,7 @@ def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_p
 
 def test_a_kind_of_which_methods_are_missing_says_how_many_and_which(script, tmp_path):
     every = result(
-        script, made("fedavg", 0.8, 0.9), made("two_level", 0.88, 0.8), made("mu=1", 0.9, 0.7, graph="given")
+        script, made("fedavg", 0.8, 0.9), made(script["RECIPE"], 0.88, 0.8), made("mu=1", 0.9, 0.7, graph="given")
     )
     some = {**every, "methods": [one for one in every["methods"] if one["rows"]]}
     (tmp_path / "watch.json").write_text(json.dumps(some))
@@ -117,9 +117,11 @@ def test_a_kind_of_which_methods_are_missing_says_how_many_and_which(script, tmp
     assert "**3 of 37 methods so far**: what follows may change with the others." in text
     assert "`python experiments/methods.py watch --jobs 2` goes on with `fedprox`, `local`, `finetune`," in text
     assert " `mu=1` (found graph), " in text
-    assert "On the front (3 of 37 methods so far): `fedavg`, `two_level`, `mu=1, given graph`." in text
+    assert f"On the front (3 of 37 methods so far): `fedavg`, `{script['RECIPE']}`, `mu=1, given graph`." in text
     assert "within 0.5 points of the best" not in text  # which is not known yet
-    assert "| **two_level** ★ | 88.5 | 78.0 | 80.0 | - | - | 1.00 | 2 / 2 | 1 |" in text  # no fine-tuning to compare to
+    assert (
+        f"| **{script['RECIPE']}** ★ | 88.5 | 78.0 | 80.0 | - | - | 1.00 | 2 / 2 | 1 |" in text
+    )  # no fine-tuning to compare to
     (tmp_path / "watch.json").write_text(json.dumps({**every, "methods": every["methods"][2:3]}))  # refused
     assert "1 of 37 methods so far" in script["page"](tmp_path)
 
