@@ -305,7 +305,9 @@ def played(job, names, store):
         why = {name: words for (name, _), words in failed.items()}
         refused = {one.config.graph.control: why[one.name] for one in own if one.name in why}
         if "" in refused:
-            raise ValueError(f"{rule} on {job.kind}: {refused['']}")
+            ended = f"with the settings that were chosen, not all seeds could be played to the end: {refused['']}"
+            found.append({"rule": rule, "rows": [], "refused": ended})
+            continue
         rows = [row(job, one, place / one.name, seeds) for one in own if one.name not in why]
         chosen = tuned.rules[rule][0]
         for one in rows:
@@ -504,7 +506,11 @@ def read(results):
         done = {(one["rule"], one["graph"]) for one in found["methods"]}
         known[name] = found | {
             "rows": [row for one in found["methods"] for row in one["rows"]],
-            "cannot": {one["rule"]: one["refused"] for one in found["methods"] if "refused" in one}
+            "cannot": {
+                one["rule"] + (f", {one['graph']} graph" if on_links(name, one["rule"]) else ""): one["refused"]
+                for one in found["methods"]
+                if "refused" in one
+            }
             | {
                 f"{one['rule']}, {one['graph']} graph, {control}": why
                 for one in found["methods"]
@@ -678,7 +684,7 @@ def page(results):
             parts += results_of(name, found)
         if found["cannot"]:
             refused = "; ".join(f"`{what}` ({why})" for what, why in found["cannot"].items())
-            parts.append(f"Not possible here: {refused}.")
+            parts.append(f"Not possible here, or not to the end: {refused}.")
     return "\n\n".join(parts)
 
 

@@ -96,7 +96,7 @@ def test_the_page_says_who_is_on_the_front_and_how_the_recipe_does(script, tmp_p
     assert f"`{script['RECIPE']}` against `finetune`, own: worse on Watches." in text
     assert "| **finetune** ★ | 90.5 | 80.0 | 70.0 | - | - | 1.10 | 2 / 2 | 1 |" in text
     assert "| ↳ shuffled | 80.5 | 70.0 | 85.0 | -10.0 (-10.0 to -10.0) | +15.0 (+15.0 to +15.0) |" in text
-    assert "Not possible here: `fedprox` (no normalisation); " in text
+    assert "Not possible here, or not to the end: `fedprox` (no normalisation); " in text
     worse = [made(script["RECIPE"], 0.878, 0.8), *rows[:2], *rows[3:]]
     (tmp_path / "watch.json").write_text(json.dumps(result(script, *worse)))
     assert "**No**: against the best of them, `mu=1, given graph`, own +0.6 (" in script["page"](tmp_path)
